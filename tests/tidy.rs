@@ -1,0 +1,1 @@
+//! Checks that the source keeps the module rules of `docs/architecture.md`.
