@@ -5,6 +5,8 @@
 //! `runtime` joins the parts; `commands` is what a user types.
 
 pub mod clock;
+pub mod record;
+pub mod wire;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
