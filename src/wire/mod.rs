@@ -1,5 +1,9 @@
 //! Bytes to values and back: framing, JSON text, message heads and splices. No reader, writer or clock.
 
+pub mod framer;
+pub mod inspect;
 pub mod json;
+pub mod message;
 pub mod number;
+pub mod request_id;
 pub mod splice;
