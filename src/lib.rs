@@ -5,6 +5,11 @@
 //! `runtime` joins the parts; `commands` is what a user types.
 
 pub mod clock;
+pub mod exit;
+pub mod glob;
+pub mod record;
+pub mod retry;
+pub mod suggest;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
