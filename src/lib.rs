@@ -5,7 +5,12 @@
 //! `runtime` joins the parts; `commands` is what a user types.
 
 pub mod clock;
+pub mod exit;
+pub mod glob;
 pub mod record;
+pub mod record;
+pub mod retry;
+pub mod suggest;
 pub mod wire;
 
 use std::ffi::OsString;
