@@ -5,9 +5,9 @@
 //! `runtime` joins the parts; `commands` is what a user types.
 
 pub mod clock;
+pub mod dispatcher;
 pub mod exit;
 pub mod glob;
-pub mod record;
 pub mod record;
 pub mod retry;
 pub mod suggest;
