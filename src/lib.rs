@@ -5,6 +5,9 @@
 //! `runtime` joins the parts; `commands` is what a user types.
 
 pub mod clock;
+pub mod commands;
+pub mod identity;
+pub mod policy;
 pub mod record;
 pub mod wire;
 
