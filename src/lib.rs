@@ -5,9 +5,12 @@
 //! `runtime` joins the parts; `commands` is what a user types.
 
 pub mod clock;
+pub mod commands;
 pub mod dispatcher;
 pub mod exit;
 pub mod glob;
+pub mod identity;
+pub mod policy;
 pub mod record;
 pub mod retry;
 pub mod suggest;

@@ -3,6 +3,8 @@
 //! These are plain values. The dispatcher fills them with what it saw, unredacted; [`redact`] is applied where they
 //! leave the process, so that there is one place to check.
 
+pub mod ids;
+
 use crate::clock::Wall;
 
 /// Why a call failed, as stored and as clients read it in `data.mcprelay.class`.

@@ -1,0 +1,3 @@
+//! What a user types: one file for each command, with the rendering of its output.
+
+pub mod policy_test;

@@ -1,0 +1,1 @@
+//! The engine (placeholder while the merge is sorted out).
