@@ -78,6 +78,12 @@ impl Identities {
         if problems.is_empty() { Ok(Identities { profile, keys: known }) } else { Err(problems) }
     }
 
+    /// The identity of callers without a credential.
+    #[must_use]
+    pub fn profile(&self) -> &str {
+        &self.profile
+    }
+
     /// Whose call carries this `_meta.authorization`.
     ///
     /// Absent is the profile: credentials are never required, so that a wrapper without configuration works. Present

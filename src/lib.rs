@@ -10,6 +10,7 @@ pub mod dispatcher;
 pub mod exit;
 pub mod glob;
 pub mod identity;
+pub mod metrics;
 pub mod policy;
 pub mod record;
 pub mod retry;

@@ -1,0 +1,1 @@
+//! Runs the engine on virtual time, for tests.

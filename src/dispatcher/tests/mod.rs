@@ -1,0 +1,1 @@
+//! The engine on virtual time, one file a topic.
