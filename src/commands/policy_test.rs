@@ -6,7 +6,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use crate::policy::{Policy, Verdict};
-use crate::wire::json::Json;
+use crate::wire::inspect::inspect;
+use crate::wire::json::{Json, JsonError};
 
 /// The call that is asked about.
 #[derive(Clone, Copy, Debug)]
@@ -44,15 +45,22 @@ impl fmt::Display for Failure {
 ///
 /// See [`Failure`].
 pub fn run(policy: &Policy, question: &Question<'_>, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
-    let arguments = match question.arguments.map(Json::parse).transpose() {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            return Err(Failure::Usage(format!("--args is not valid JSON: {} at byte {}", error.what, error.at)));
-        }
-    };
+    let arguments = question.arguments.map(read_arguments).transpose()?;
     let verdict = policy.decide(question.tool, question.caller, arguments);
     let text = if json { render_json(question, &verdict) } else { render_text(question, &verdict) };
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Output)
+}
+
+/// The arguments, read as strictly as the relay reads a call.
+fn read_arguments(text: &[u8]) -> Result<Json<'_>, Failure> {
+    let not_json =
+        |error: JsonError| Failure::Usage(format!("--args is not valid JSON: {} at byte {}", error.what, error.at));
+    let inspection = inspect(text).map_err(not_json)?;
+    if let Some(repeated) = inspection.repeated_shallow.or(inspection.repeated_deep) {
+        let name = repeated.name;
+        return Err(Failure::Usage(format!("--args has the member {name:?} twice: such a call is refused unjudged")));
+    }
+    Json::parse(text).map_err(not_json)
 }
 
 /// The five lines.
@@ -165,6 +173,14 @@ mod tests {
         for arguments in ["", "{", "{} {}", "path=/etc", "{'path':1}", "[01]", "NaN"] {
             let error = ask("delete_file", Some(arguments), true).expect_err(arguments);
             assert!(error.starts_with("--args is not valid JSON: ") && error.contains(" at byte "), "{error}");
+        }
+    }
+
+    #[test]
+    fn jsn_3_repeated_members_are_not_judged_on_one_reading() {
+        for arguments in [r#"{"path":"/ok","path":"/etc"}"#, r#"{"a":[{"x":1,"\u0078":2}]}"#] {
+            let error = ask("delete_file", Some(arguments), true).expect_err(arguments);
+            assert!(error.contains("twice: such a call is refused"), "{error}");
         }
     }
 

@@ -8,6 +8,7 @@ use regex_lite::{Regex, RegexBuilder};
 use serde_json::Value;
 
 use super::path::BasePath;
+use crate::suggest::nearest;
 use crate::wire::json::{Json, Kind};
 use crate::wire::number::Decimal;
 
@@ -117,7 +118,10 @@ impl Matcher {
             },
             "min" => Ok(Matcher::Min(bound(value)?)),
             "max" => Ok(Matcher::Max(bound(value)?)),
-            _ => Err(format!("is not a matcher; the matchers are {}", MATCHERS.join(", "))),
+            _ => {
+                let meant = nearest(name, MATCHERS).map_or_else(String::new, |near| format!("did you mean {near}? "));
+                Err(format!("is not a matcher; {meant}the matchers are {}", MATCHERS.join(", ")))
+            }
         }
     }
 

@@ -13,7 +13,6 @@
 //! - Deciding takes time linear in the size of the arguments for every rule, whatever the patterns are.
 
 mod argument;
-mod glob;
 mod matcher;
 mod path;
 mod rule;

@@ -37,7 +37,9 @@ fn wrong_matcher_values_say_what_is_allowed() {
 #[test]
 fn cfg_1_a_mistyped_matcher_is_refused() {
     let message = message_of("prefx", json!("/ok"));
-    assert!(message.starts_with("is not a matcher") && message.contains("prefix"), "{message}");
+    assert!(message.starts_with("is not a matcher; did you mean prefix? the matchers are equals, in, "), "{message}");
+    let message = message_of("glob", json!("*"));
+    assert!(message.starts_with("is not a matcher; the matchers are equals, in, "), "{message}");
 }
 
 #[test]
