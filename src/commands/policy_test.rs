@@ -206,4 +206,68 @@ mod tests {
         let failure = run(&policy(), &question, false, &mut Closed).expect_err("nothing can be written");
         assert!(matches!(failure, Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe));
     }
+
+    /// The fenced blocks of a Markdown page: language and text.
+    fn blocks(page: &str) -> Vec<(&str, &str)> {
+        let fenced = page.split("\n```").skip(1).step_by(2);
+        fenced.filter_map(|block| block.split_once('\n')).collect()
+    }
+
+    /// The policy of a configuration block.
+    fn policy_of(yaml: &str) -> Policy {
+        let config: serde_json::Value = serde_yaml::from_str(yaml).expect("the block is YAML");
+        let action = |value: &serde_json::Value| match value.as_str() {
+            Some("deny") => Action::Deny,
+            Some("allow") | None => Action::Allow,
+            Some(other) => panic!("{other} is not an action"),
+        };
+        let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+        let members = |value: &serde_json::Value| value.as_object().cloned().unwrap_or_default();
+        let policy = &config["policy"];
+        let rules = policy["rules"].as_array().expect("the block has rules").iter().map(|rule| RuleSource {
+            tool: text(&rule["tool"]).expect("a rule has a tool"),
+            caller: text(&rule["caller"]),
+            action: action(&rule["action"]),
+            args: members(&rule["args"])
+                .iter()
+                .map(|(path, m)| (path.clone(), members(m).into_iter().collect()))
+                .collect(),
+        });
+        Policy::compile(action(&policy["default"]), rules.collect()).expect("the block's rules are valid")
+    }
+
+    /// The words of a command line, with single quotes only.
+    fn words(line: &str) -> Vec<&str> {
+        let parts = line.split('\'').enumerate();
+        parts.flat_map(|(i, part)| if i % 2 == 1 { vec![part] } else { part.split_whitespace().collect() }).collect()
+    }
+
+    #[test]
+    fn the_examples_of_the_policy_page_are_true() {
+        let mut policy = None;
+        let mut answers = 0;
+        for (language, block) in blocks(include_str!("../../docs/policy.md")) {
+            if language == "yaml" {
+                policy = Some(policy_of(block));
+                continue;
+            }
+            assert_eq!(language, "console");
+            let policy = policy.as_ref().expect("a configuration comes before its questions");
+            for example in block.split("$ mcprelay policy test ").skip(1) {
+                let (command, expected) = example.split_once('\n').expect("an answer follows");
+                let words = words(command);
+                let value = |flag| words.iter().position(|word| *word == flag).map(|at| words[at + 1]);
+                let question = Question {
+                    tool: value("--tool").expect("a tool is asked about"),
+                    caller: value("--caller").unwrap_or("local"),
+                    arguments: Some(value("--args").unwrap_or("{}").as_bytes()),
+                };
+                let mut out = Vec::new();
+                run(policy, &question, false, &mut out).expect("the question is valid");
+                assert_eq!(String::from_utf8_lossy(&out).trim_end(), expected.trim_end(), "{command}");
+                answers += 1;
+            }
+        }
+        assert_eq!(answers, 7, "an example is not found any more");
+    }
 }
