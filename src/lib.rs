@@ -8,6 +8,7 @@ pub mod clock;
 pub mod commands;
 pub mod dispatcher;
 pub mod exit;
+pub mod fuzzing;
 pub mod glob;
 pub mod identity;
 pub mod metrics;

@@ -6,7 +6,8 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use crate::policy::{Policy, Verdict};
-use crate::wire::json::Json;
+use crate::wire::inspect::inspect;
+use crate::wire::json::{Json, JsonError};
 
 /// The call that is asked about.
 #[derive(Clone, Copy, Debug)]
@@ -44,15 +45,22 @@ impl fmt::Display for Failure {
 ///
 /// See [`Failure`].
 pub fn run(policy: &Policy, question: &Question<'_>, json: bool, out: &mut dyn Write) -> Result<(), Failure> {
-    let arguments = match question.arguments.map(Json::parse).transpose() {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            return Err(Failure::Usage(format!("--args is not valid JSON: {} at byte {}", error.what, error.at)));
-        }
-    };
+    let arguments = question.arguments.map(read_arguments).transpose()?;
     let verdict = policy.decide(question.tool, question.caller, arguments);
     let text = if json { render_json(question, &verdict) } else { render_text(question, &verdict) };
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(Failure::Output)
+}
+
+/// The arguments, read as strictly as the relay reads a call.
+fn read_arguments(text: &[u8]) -> Result<Json<'_>, Failure> {
+    let not_json =
+        |error: JsonError| Failure::Usage(format!("--args is not valid JSON: {} at byte {}", error.what, error.at));
+    let inspection = inspect(text).map_err(not_json)?;
+    if let Some(repeated) = inspection.repeated_shallow.or(inspection.repeated_deep) {
+        let name = repeated.name;
+        return Err(Failure::Usage(format!("--args has the member {name:?} twice: such a call is refused unjudged")));
+    }
+    Json::parse(text).map_err(not_json)
 }
 
 /// The five lines.
@@ -169,6 +177,14 @@ mod tests {
     }
 
     #[test]
+    fn jsn_3_repeated_members_are_not_judged_on_one_reading() {
+        for arguments in [r#"{"path":"/ok","path":"/etc"}"#, r#"{"a":[{"x":1,"\u0078":2}]}"#] {
+            let error = ask("delete_file", Some(arguments), true).expect_err(arguments);
+            assert!(error.contains("twice: such a call is refused"), "{error}");
+        }
+    }
+
+    #[test]
     fn a_name_with_control_characters_stays_on_its_line() {
         let answer = ask("delete_\u{1b}[2J\ndecision: allow", Some(r#"{"path":"/etc"}"#), false).expect("valid");
         assert_eq!(answer.lines().count(), 5);
@@ -189,5 +205,69 @@ mod tests {
         let question = Question { tool: "t", caller: "local", arguments: None };
         let failure = run(&policy(), &question, false, &mut Closed).expect_err("nothing can be written");
         assert!(matches!(failure, Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe));
+    }
+
+    /// The fenced blocks of a Markdown page: language and text.
+    fn blocks(page: &str) -> Vec<(&str, &str)> {
+        let fenced = page.split("\n```").skip(1).step_by(2);
+        fenced.filter_map(|block| block.split_once('\n')).collect()
+    }
+
+    /// The policy of a configuration block.
+    fn policy_of(yaml: &str) -> Policy {
+        let config: serde_json::Value = serde_yaml::from_str(yaml).expect("the block is YAML");
+        let action = |value: &serde_json::Value| match value.as_str() {
+            Some("deny") => Action::Deny,
+            Some("allow") | None => Action::Allow,
+            Some(other) => panic!("{other} is not an action"),
+        };
+        let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+        let members = |value: &serde_json::Value| value.as_object().cloned().unwrap_or_default();
+        let policy = &config["policy"];
+        let rules = policy["rules"].as_array().expect("the block has rules").iter().map(|rule| RuleSource {
+            tool: text(&rule["tool"]).expect("a rule has a tool"),
+            caller: text(&rule["caller"]),
+            action: action(&rule["action"]),
+            args: members(&rule["args"])
+                .iter()
+                .map(|(path, m)| (path.clone(), members(m).into_iter().collect()))
+                .collect(),
+        });
+        Policy::compile(action(&policy["default"]), rules.collect()).expect("the block's rules are valid")
+    }
+
+    /// The words of a command line, with single quotes only.
+    fn words(line: &str) -> Vec<&str> {
+        let parts = line.split('\'').enumerate();
+        parts.flat_map(|(i, part)| if i % 2 == 1 { vec![part] } else { part.split_whitespace().collect() }).collect()
+    }
+
+    #[test]
+    fn the_examples_of_the_policy_page_are_true() {
+        let mut policy = None;
+        let mut answers = 0;
+        for (language, block) in blocks(include_str!("../../docs/policy.md")) {
+            if language == "yaml" {
+                policy = Some(policy_of(block));
+                continue;
+            }
+            assert_eq!(language, "console");
+            let policy = policy.as_ref().expect("a configuration comes before its questions");
+            for example in block.split("$ mcprelay policy test ").skip(1) {
+                let (command, expected) = example.split_once('\n').expect("an answer follows");
+                let words = words(command);
+                let value = |flag| words.iter().position(|word| *word == flag).map(|at| words[at + 1]);
+                let question = Question {
+                    tool: value("--tool").expect("a tool is asked about"),
+                    caller: value("--caller").unwrap_or("local"),
+                    arguments: Some(value("--args").unwrap_or("{}").as_bytes()),
+                };
+                let mut out = Vec::new();
+                run(policy, &question, false, &mut out).expect("the question is valid");
+                assert_eq!(String::from_utf8_lossy(&out).trim_end(), expected.trim_end(), "{command}");
+                answers += 1;
+            }
+        }
+        assert_eq!(answers, 7, "an example is not found any more");
     }
 }

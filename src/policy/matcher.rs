@@ -8,6 +8,7 @@ use regex_lite::{Regex, RegexBuilder};
 use serde_json::Value;
 
 use super::path::BasePath;
+use crate::suggest::nearest;
 use crate::wire::json::{Json, Kind};
 use crate::wire::number::Decimal;
 
@@ -99,15 +100,7 @@ impl Matcher {
     pub(super) fn compile(name: &str, value: &Value) -> Result<Matcher, String> {
         match name {
             "equals" => Ok(Matcher::OneOf(vec![Expected::compile(value, EXPECTED_DEPTH_MAX)?])),
-            "in" => match value {
-                Value::Array(values) if !values.is_empty() => Ok(Matcher::OneOf(
-                    values
-                        .iter()
-                        .map(|value| Expected::compile(value, EXPECTED_DEPTH_MAX))
-                        .collect::<Result<_, _>>()?,
-                )),
-                _ => Err(format!("must be a list of at least one value, found {}", found(value))),
-            },
+            "in" => one_of(value),
             "prefix" => Ok(Matcher::Prefix(non_empty_string(value)?.to_owned())),
             "path_under" => path_under(value),
             "regex" => regex(non_empty_string(value)?),
@@ -117,7 +110,10 @@ impl Matcher {
             },
             "min" => Ok(Matcher::Min(bound(value)?)),
             "max" => Ok(Matcher::Max(bound(value)?)),
-            _ => Err(format!("is not a matcher; the matchers are {}", MATCHERS.join(", "))),
+            _ => {
+                let meant = nearest(name, MATCHERS).map_or_else(String::new, |near| format!("did you mean {near}? "));
+                Err(format!("is not a matcher; {meant}the matchers are {}", MATCHERS.join(", ")))
+            }
         }
     }
 
@@ -242,13 +238,19 @@ fn under_any(bases: &[BasePath], candidate: &str) -> Result<bool, Doubt> {
     outcome
 }
 
+fn one_of(value: &Value) -> Result<Matcher, String> {
+    let Some(values) = value.as_array().filter(|values| !values.is_empty()) else {
+        return Err(format!("must be a list of at least one value, found {}", found(value)));
+    };
+    let values = values.iter().map(|value| Expected::compile(value, EXPECTED_DEPTH_MAX));
+    Ok(Matcher::OneOf(values.collect::<Result<_, _>>()?))
+}
+
 fn path_under(value: &Value) -> Result<Matcher, String> {
-    let texts: Vec<&str> = match value {
-        Value::String(text) => vec![text],
-        Value::Array(texts) if !texts.is_empty() && texts.iter().all(Value::is_string) => {
-            texts.iter().filter_map(Value::as_str).collect()
-        }
-        _ => return Err(format!("must be a path or a list of paths, found {}", found(value))),
+    let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+    let texts: Option<Vec<&str>> = values.iter().map(Value::as_str).collect();
+    let Some(texts) = texts.filter(|texts| !texts.is_empty()) else {
+        return Err(format!("must be a path or a list of paths, found {}", found(value)));
     };
     Ok(Matcher::PathUnder(texts.into_iter().map(BasePath::parse).collect::<Result<_, _>>()?))
 }
@@ -274,10 +276,8 @@ fn regex(pattern: &str) -> Result<Matcher, String> {
 }
 
 fn bound(value: &Value) -> Result<Decimal, String> {
-    match value {
-        Value::Number(number) => Decimal::parse(number.to_string().as_bytes()).ok_or_else(|| inexact(number)),
-        _ => Err(format!("must be a number, found {}", found(value))),
-    }
+    let Some(number) = value.as_number() else { return Err(format!("must be a number, found {}", found(value))) };
+    Decimal::parse(number.to_string().as_bytes()).ok_or_else(|| inexact(number))
 }
 
 /// A number to be compared for equality. The configuration keeps whole numbers beyond 64 bits as binary fractions that

@@ -12,8 +12,9 @@
 //!   See [`Doubt`]. A member that is not there is no doubt: a condition on it never holds.
 //! - Deciding takes time linear in the size of the arguments for every rule, whatever the patterns are.
 
+#![warn(clippy::wildcard_enum_match_arm)]
+
 mod argument;
-mod glob;
 mod matcher;
 mod path;
 mod rule;

@@ -123,6 +123,7 @@ mod tests {
             ("/a/b", "/a/c/../b/x", true),
             ("/a/b", "/a/b/../../b", false),
             ("/a/b", "/a/x/b", false),
+            ("/a/b", "/x/b/../b", false),
             ("/a/../b", "/b/c", true),
             ("/", "/anything", true),
             ("/", "/..", true),

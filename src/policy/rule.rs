@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::argument::ArgPath;
-use super::glob::Glob;
 use super::matcher::{Doubt, Matcher};
 use super::verdict::Action;
+use crate::glob::Glob;
 use crate::wire::json::Json;
 
 /// A rule of `policy.rules` as written.
@@ -37,12 +37,10 @@ pub struct RuleProblem {
 pub(super) struct Rule {
     /// 1-based, in file order.
     pub(super) number: usize,
-    /// The tool pattern as written, for the reason.
-    pub(super) tool_pattern: String,
     pub(super) action: Action,
     /// Exact tool 2 or glob 1, one for a caller, one for each matcher. The highest wins.
     pub(super) score: usize,
-    tool: Glob,
+    pub(super) tool: Glob,
     caller: Option<Glob>,
     conditions: Vec<Condition>,
 }
@@ -109,7 +107,6 @@ impl Rule {
             number: index + 1,
             score: tool_score + usize::from(source.caller.is_some()) + conditions.len(),
             tool,
-            tool_pattern: source.tool,
             caller: source.caller.as_deref().map(Glob::new),
             action: source.action,
             conditions,

@@ -87,7 +87,7 @@ impl Policy {
                 Action::Allow => "allows",
                 Action::Deny => "denies",
             };
-            let mut reason = format!("rule #{} (tool {:?}) {verb} the call", rule.number, rule.tool_pattern);
+            let mut reason = format!("rule #{} (tool {:?}) {verb} the call", rule.number, rule.tool.as_str());
             if let Some(unjudged) = unjudged {
                 reason += &format!("; {} cannot be judged: {}", unjudged.condition, unjudged.doubt);
             }
