@@ -13,6 +13,7 @@ pub mod glob;
 pub mod identity;
 pub mod metrics;
 pub mod policy;
+pub mod ports;
 pub mod record;
 pub mod retry;
 pub mod suggest;
