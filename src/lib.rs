@@ -6,6 +6,7 @@
 
 pub mod clock;
 pub mod commands;
+pub mod config;
 pub mod dispatcher;
 pub mod exit;
 pub mod glob;
