@@ -4,6 +4,7 @@
 //! describe; `dispatcher` is the engine; `store` and `ports` touch the world; `config` reads what the user wrote;
 //! `runtime` joins the parts; `commands` is what a user types.
 
+pub mod cli;
 pub mod clock;
 pub mod commands;
 pub mod config;

@@ -45,11 +45,11 @@ pub fn load(explicit: Option<&Path>, directory: &Path, overrides: &Overrides, en
             file
         }
     };
-    let text = read(&file).map_err(|problem| Refused { problems: vec![problem], warnings: Vec::new() })?;
+    let text = read(&file)?;
     settings::resolve(&text, &file, overrides, env)
 }
 
-fn read(file: &Path) -> Result<String, Problem> {
+fn read(file: &Path) -> Result<String, Refused> {
     let problem = |found: String, remedy: &str| Problem {
         file: file.to_owned(),
         line: None,
@@ -58,25 +58,26 @@ fn read(file: &Path) -> Result<String, Problem> {
         found,
         remedy: remedy.to_owned(),
     };
+    let refuse = |problem: Problem| Refused { problems: vec![problem], warnings: Vec::new() };
     let mut bytes = Vec::new();
     // One byte more than allowed, so that a larger file is noticed and an endless one is not read for ever.
     let limit = tree::FILE_BYTES_MAX as u64 + 1;
     let result = File::open(file).and_then(|file| file.take(limit).read_to_end(&mut bytes));
     if let Err(error) = result {
-        return Err(match error.kind() {
+        return Err(refuse(match error.kind() {
             ErrorKind::NotFound => problem("there is no such file".to_owned(), "check the path after --config"),
             ErrorKind::IsADirectory => problem("this is a directory".to_owned(), "name the file in it"),
             ErrorKind::PermissionDenied => problem("no permission to read it".to_owned(), "make it readable"),
             _ => problem(format!("cannot be read: {error}"), ""),
-        });
+        }));
     }
     if bytes.len() > tree::FILE_BYTES_MAX {
         let found = format!("the file is larger than {} bytes", tree::FILE_BYTES_MAX);
-        return Err(problem(found, "split off what does not belong here"));
+        return Err(refuse(problem(found, "split off what does not belong here")));
     }
     String::from_utf8(bytes).map_err(|error| {
         let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = valid.iter().filter(|&&b| b == b'\n').count() + 1;
-        Problem { line: Some(line), ..problem("the file is not UTF-8".to_owned(), "save it as UTF-8") }
+        refuse(Problem { line: Some(line), ..problem("the file is not UTF-8".to_owned(), "save it as UTF-8") })
     })
 }
