@@ -5,7 +5,6 @@
 //! URL, header values) are in no message and in no `Debug` output.
 
 mod place;
-mod policy_stub;
 pub mod problem;
 mod reader;
 pub mod settings;

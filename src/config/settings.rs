@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::place::{Place, Step, is_header_name};
-use super::policy_stub::{Action, MATCHERS, Policy, RuleProblem, RuleSource, startup_warnings};
 use super::problem::{Problem, Warning};
 use super::reader::{Findings, Section, Show, describe, text};
 use super::tree::{FILE_BYTES_MAX, SyntaxError, Tree};
 use crate::glob::Glob;
+use crate::policy::{Action, MATCHERS, Policy, RuleProblem, RuleSource, startup_warnings};
 use crate::retry::{Effects, Reliability, RetryPlan, ToolSettings};
 use crate::suggest::nearest;
 
@@ -97,7 +97,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             reliability: Reliability::default(),
-            policy: Policy::compile(Action::Allow, Vec::new()).expect("no rule can be wrong where there is none"),
+            policy: Policy::without_rules(Action::Allow),
             policy_dry_run: false,
             identity: IdentitySettings { profile: "local".to_owned(), keys: Vec::new() },
             queue: QueueSettings {

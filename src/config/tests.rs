@@ -170,7 +170,7 @@ fn cfg_1_a_mistyped_key_stops_the_start_and_is_named() {
         ("policy: {rules: [{tool: x, actoin: deny}]}", "policy.rules[0].actoin: unknown key; did you mean action?"),
         (
             "policy: {rules: [{tool: x, action: deny, args: {path: {prefx: /ok}}}]}",
-            "test.yaml:1:56: policy.rules[0].args.path.prefx: is not a matcher; did you mean prefix?",
+            "test.yaml:1:56: policy.rules[0].args.path.prefx: is not a matcher;",
         ),
         ("identity: {keyz: []}", "identity.keyz: unknown key; did you mean keys?"),
         ("reliability: {retry: {max_attemps: 2}}", "retry.max_attemps: unknown key; did you mean max_attempts?"),
@@ -412,10 +412,29 @@ fn a_rule_behind_a_broken_one_is_reported_at_its_own_place() {
     let found = bad(text);
     assert!(found[0].starts_with("test.yaml:3:5: policy.rules[0]: the key action is missing"), "{found:#?}");
     assert!(
-        found[1]
-            .starts_with("test.yaml:4:42: policy.rules[1].args[\"a.b\"].regx: is not a matcher; did you mean regex?"),
+        found[1].starts_with("test.yaml:4:42: policy.rules[1].args[\"a.b\"].regx: is not a matcher;"),
         "{found:#?}"
     );
+}
+
+#[test]
+fn faults_inside_rules_are_reported_at_their_own_place() {
+    let rule = |args: &str| format!("policy:\n  rules:\n  - tool: x\n    action: deny\n    args:\n      {args}\n");
+    for (args, expected) in [
+        ("p: {regex: '(?=a)'}", "test.yaml:6:18: policy.rules[0].args.p.regex: "),
+        ("p: {prefx: a}", "did you mean prefix?"),
+        ("p: {}", "test.yaml:6:7: policy.rules[0].args.p: "),
+        ("p: {max_length: -1}", "test.yaml:6:23: policy.rules[0].args.p.max_length: "),
+        ("a.regex: {regex: '('}", "test.yaml:6:24: policy.rules[0].args[\"a.regex\"].regex: "),
+        ("a..b: {min: 1}", "test.yaml:6:7: policy.rules[0].args[\"a..b\"]: "),
+    ] {
+        let found = bad(&rule(args));
+        assert_eq!(found.len(), 1, "{args}: {found:#?}");
+        assert!(found[0].contains(expected), "{args}: {found:#?}");
+    }
+    // All of them, from every rule.
+    let both = "policy: {rules: [{tool: x, action: deny, args: {p: {regex: '('}}}, {tool: y, action: deny, args: {p: {in: []}}}]}";
+    assert_eq!(bad(both).len(), 2);
 }
 
 #[test]
