@@ -4,8 +4,10 @@
 //! describe; `dispatcher` is the engine; `store` and `ports` touch the world; `config` reads what the user wrote;
 //! `runtime` joins the parts; `commands` is what a user types.
 
+pub mod cli;
 pub mod clock;
 pub mod commands;
+pub mod config;
 pub mod dispatcher;
 pub mod exit;
 pub mod fuzzing;

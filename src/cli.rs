@@ -1,0 +1,880 @@
+//! The command line: one table of commands and options, the parser that follows it, and the help made from it.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::{self, Write as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::clock::Wall;
+use crate::config::{ATTEMPTS_MAX, MILLIS_MAX, Overrides, url_authority};
+use crate::record::FailureClass;
+use crate::suggest::nearest;
+
+/// An option of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opt {
+    /// The name without its dashes.
+    pub name: &'static str,
+    /// What its value is called in the help; `None` if it takes none.
+    pub value: Option<&'static str>,
+    /// One sentence.
+    pub help: &'static str,
+}
+
+/// Whether a command takes `-- <command> [args…]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerPart {
+    /// It does not.
+    None,
+    /// It may.
+    Optional,
+    /// It must.
+    Required,
+}
+
+/// A command with all that its help, completions and manual page need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommandSpec {
+    /// Its words: `replay list`. Empty for the program as a whole.
+    pub words: &'static str,
+    /// What follows the words in the usage line.
+    pub usage: &'static str,
+    /// One line for the overview.
+    pub about: &'static str,
+    /// What a user needs to know beyond that; may be empty.
+    pub detail: &'static str,
+    /// Its options, without `--help`, which every command has.
+    pub options: &'static [Opt],
+    /// Whether a server command may follow.
+    pub server: ServerPart,
+    /// Its exit codes and what they mean here.
+    pub exits: &'static [(u8, &'static str)],
+    /// A command that works as it stands.
+    pub example: &'static str,
+}
+
+const fn opt(name: &'static str, value: &'static str, help: &'static str) -> Opt {
+    Opt { name, value: Some(value), help }
+}
+
+const fn flag(name: &'static str, help: &'static str) -> Opt {
+    Opt { name, value: None, help }
+}
+
+const CONFIG: Opt = opt("config", "path", "Read this file; without it ./mcprelay.config.yaml if there is one.");
+const JSON: Opt = flag("json", "Print one JSON document instead of text.");
+
+const USAGE_EXIT: (u8, &str) = (2, "wrong usage or configuration");
+
+/// The statuses of a stored record, as `--status` takes them.
+pub const STATUSES: [&str; 7] = ["pending", "replaying", "replayed", "failed_replay", "discarded", "settled", "parked"];
+
+/// The failure classes, as `--class` takes them.
+const CLASSES: [(&str, FailureClass); 7] = [
+    ("transport", FailureClass::Transport),
+    ("timeout", FailureClass::Timeout),
+    ("upstream_error", FailureClass::UpstreamError),
+    ("non_retryable", FailureClass::NonRetryable),
+    ("tool_error", FailureClass::ToolError),
+    ("interrupted", FailureClass::Interrupted),
+    ("circuit_open", FailureClass::CircuitOpen),
+];
+
+/// How many records `replay list` shows unless told otherwise.
+pub const LIMIT_DEFAULT: u32 = 50;
+
+/// How many records `replay list` shows at most; a larger `--limit` means this.
+pub const LIMIT_MAX: u32 = 500;
+
+/// Every command. The parser knows no other option or word than these; the first entry is the program as a whole.
+pub const COMMANDS: &[CommandSpec] = &[
+    CommandSpec {
+        words: "",
+        usage: "<command> [options]",
+        about: "A reliability layer for MCP tool calls: policy, timeouts, safe retries and a dead-letter queue.",
+        detail: "mcprelay [run options] -- <command> [args…] is short for mcprelay run.",
+        options: &[],
+        server: ServerPart::None,
+        exits: &[
+            (0, "done, or the client ended the session"),
+            (1, "the command ran and failed"),
+            USAGE_EXIT,
+            (3, "the server could not be started, or ended the session first"),
+        ],
+        example: "mcprelay run -- npx -y @modelcontextprotocol/server-filesystem /tmp",
+    },
+    CommandSpec {
+        words: "run",
+        usage: "[options] -- <command> [args…]",
+        about: "Start an MCP server and relay between it and the client on stdin and stdout.",
+        detail: "Options stand before --; everything after it belongs to the server. An option given twice: the last \
+                 one counts. --timeout-ms and --max-attempts beat the file, also its per_tool entries.",
+        options: &[
+            CONFIG,
+            opt("timeout-ms", "n", "Time limit of one attempt in milliseconds, for every tool."),
+            opt("max-attempts", "n", "Attempts per call, the first included, for every tool."),
+            opt("identity", "name", "The caller of calls without a credential, instead of identity.profile."),
+            flag("policy-dry-run", "Judge every call and log the verdict, but refuse none."),
+            opt("http", "url", "A remote server; not yet available in this version."),
+        ],
+        server: ServerPart::Required,
+        exits: &[
+            (0, "the client ended the session"),
+            USAGE_EXIT,
+            (3, "the server could not be started, or ended the session first"),
+        ],
+        example: "mcprelay run --timeout-ms 10000 -- npx -y @modelcontextprotocol/server-everything",
+    },
+    CommandSpec {
+        words: "replay",
+        usage: "list | inspect | run",
+        about: "Look at calls that finally failed, and make them again.",
+        detail: "",
+        options: &[],
+        server: ServerPart::None,
+        exits: &[(0, "done"), (1, "the command ran and failed"), USAGE_EXIT],
+        example: "mcprelay replay list --status pending",
+    },
+    CommandSpec {
+        words: "replay list",
+        usage: "[options]",
+        about: "List stored calls, newest first.",
+        detail: "A time is RFC 3339 (2026-11-30T10:00:00+01:00) or an age (2h, 30m, 7d). Both ends are included.",
+        options: &[
+            CONFIG,
+            opt("status", "word", "pending, replaying, replayed, failed_replay, discarded, settled or parked."),
+            opt("tool", "name", "Exactly this tool."),
+            opt("correlation-id", "id", "Exactly this call."),
+            opt(
+                "class",
+                "word",
+                "transport, timeout, upstream_error, non_retryable, tool_error, interrupted or circuit_open.",
+            ),
+            opt("since", "time", "Captured then or later."),
+            opt("until", "time", "Captured then or earlier."),
+            opt("limit", "n", "At most so many: 50 unless given, never more than 500."),
+            JSON,
+        ],
+        server: ServerPart::None,
+        exits: &[(0, "listed, also if nothing was found"), (1, "the database cannot be read"), USAGE_EXIT],
+        example: "mcprelay replay list --tool write_file --since 2h",
+    },
+    CommandSpec {
+        words: "replay inspect",
+        usage: "<id> [options]",
+        about: "Show everything known about one stored call.",
+        detail: "",
+        options: &[CONFIG, JSON],
+        server: ServerPart::None,
+        exits: &[(0, "shown"), (1, "no such record, or the database cannot be read"), USAGE_EXIT],
+        example: "mcprelay replay inspect 01KAB4Q7Z3M5N8P0R2T4V6X8Y0",
+    },
+    CommandSpec {
+        words: "replay run",
+        usage: "<id> [options] [-- <command> [args…]]",
+        about: "Make one stored call again, once.",
+        detail: "The server is started as it was then, or as given after --.",
+        options: &[
+            CONFIG,
+            flag("dry-run", "Check that the server has the tool and show what would be sent; call nothing."),
+            opt("set", "path=value", "Replace an argument: a.b.0=value, JSON or plain text. May be given again."),
+            flag("force", "Call although an earlier execution is known or the call is not replayable."),
+            flag("force-policy", "Call although the policy denies it."),
+            opt("timeout-ms", "n", "Time limit in milliseconds instead of the tool's own."),
+            JSON,
+        ],
+        server: ServerPart::Optional,
+        exits: &[(0, "the tool answered without an error"), (1, "refused or failed; stderr says why"), USAGE_EXIT],
+        example: "mcprelay replay run 01KAB4Q7Z3M5N8P0R2T4V6X8Y0 --set token=new --dry-run",
+    },
+    CommandSpec {
+        words: "policy",
+        usage: "test",
+        about: "Ask what the policy says of a call.",
+        detail: "",
+        options: &[],
+        server: ServerPart::None,
+        exits: &[(0, "evaluated"), (1, "the command ran and failed"), USAGE_EXIT],
+        example: "mcprelay policy test --tool write_file",
+    },
+    CommandSpec {
+        words: "policy test",
+        usage: "(--tool <name> | --id <id>) [options]",
+        about: "Tell whether a call would be allowed, and by which rule.",
+        detail: "--id takes tool and arguments from a stored call (redacted as stored) and beats --tool.",
+        options: &[
+            CONFIG,
+            opt("tool", "name", "The tool's name."),
+            opt("args", "json", "The call's arguments; {} unless given."),
+            opt("caller", "name", "The caller; local unless given."),
+            opt("id", "id", "A stored call."),
+            JSON,
+        ],
+        server: ServerPart::None,
+        exits: &[
+            (0, "evaluated, allowed or denied"),
+            (1, "no such record, or the database cannot be read"),
+            USAGE_EXIT,
+        ],
+        example: "mcprelay policy test --tool write_file --args '{\"path\": \"/etc/passwd\"}'",
+    },
+    CommandSpec {
+        words: "validate",
+        usage: "[options]",
+        about: "Check the configuration and report every error in it.",
+        detail: "Opens no database and starts no server.",
+        options: &[CONFIG],
+        server: ServerPart::None,
+        exits: &[(0, "the configuration can be used"), (2, "it cannot; stderr names each place and remedy")],
+        example: "mcprelay validate --config mcprelay.config.yaml",
+    },
+    CommandSpec {
+        words: "demo",
+        usage: "",
+        about: "Show a failing call, its retries, the queue and the replay, on a built-in example server.",
+        detail: "Needs no network and leaves nothing behind.",
+        options: &[],
+        server: ServerPart::None,
+        exits: &[(0, "the story went as told"), (1, "it did not"), (2, "wrong usage")],
+        example: "mcprelay demo",
+    },
+    CommandSpec {
+        words: "version",
+        usage: "",
+        about: "Print the version.",
+        detail: "-v and --version do the same.",
+        options: &[],
+        server: ServerPart::None,
+        exits: &[(0, "printed"), (2, "wrong usage")],
+        example: "mcprelay version",
+    },
+    CommandSpec {
+        words: "help",
+        usage: "[<command>]",
+        about: "Explain a command; every command also takes --help.",
+        detail: "",
+        options: &[],
+        server: ServerPart::None,
+        exits: &[(0, "printed"), (2, "there is no such command")],
+        example: "mcprelay help replay run",
+    },
+];
+
+/// What the user asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// `run` and its shorthand.
+    Run(RunArgs),
+    /// `validate`.
+    Validate(ValidateArgs),
+    /// `replay …`.
+    Replay(ReplayCommand),
+    /// `policy test`.
+    PolicyTest(PolicyTestArgs),
+    /// `demo`.
+    Demo,
+    /// `version`.
+    Version,
+    /// Help on these words of [`COMMANDS`]; give them to [`help`].
+    Help(&'static str),
+}
+
+/// The arguments of `run`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunArgs {
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// What beats the file.
+    pub overrides: Overrides,
+    /// The server's command and arguments, exactly as given. Never empty, nor is the command.
+    pub server: Vec<OsString>,
+}
+
+/// The arguments of `validate`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ValidateArgs {
+    /// `--config`.
+    pub config: Option<PathBuf>,
+}
+
+/// The `replay` commands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReplayCommand {
+    /// `replay list`.
+    List(ReplayListArgs),
+    /// `replay inspect`.
+    Inspect(ReplayInspectArgs),
+    /// `replay run`.
+    Run(ReplayRunArgs),
+}
+
+/// The arguments of `replay list`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplayListArgs {
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// `--status`, one of [`STATUSES`].
+    pub status: Option<&'static str>,
+    /// `--tool`, exact.
+    pub tool: Option<String>,
+    /// `--correlation-id`, exact.
+    pub correlation_id: Option<String>,
+    /// `--class`.
+    pub class: Option<FailureClass>,
+    /// `--since`, included.
+    pub since: Option<Wall>,
+    /// `--until`, included.
+    pub until: Option<Wall>,
+    /// `--limit`, from 1 to [`LIMIT_MAX`].
+    pub limit: u32,
+    /// `--json`.
+    pub json: bool,
+}
+
+/// The arguments of `replay inspect`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplayInspectArgs {
+    /// The record.
+    pub id: String,
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// `--json`.
+    pub json: bool,
+}
+
+/// The arguments of `replay run`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplayRunArgs {
+    /// The record.
+    pub id: String,
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// `--dry-run`.
+    pub dry_run: bool,
+    /// Each `--set` in order: path (not empty) and value.
+    pub set: Vec<(String, String)>,
+    /// `--force`.
+    pub force: bool,
+    /// `--force-policy`.
+    pub force_policy: bool,
+    /// `--timeout-ms`.
+    pub timeout: Option<Duration>,
+    /// `--json`.
+    pub json: bool,
+    /// The server to start instead of the stored one; if given, not empty.
+    pub server: Option<Vec<OsString>>,
+}
+
+/// The arguments of `policy test`. `tool` or `id` is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PolicyTestArgs {
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// `--tool`.
+    pub tool: Option<String>,
+    /// `--args`, unchecked; `{}` if not given.
+    pub args: String,
+    /// `--caller`.
+    pub caller: Option<String>,
+    /// `--id`.
+    pub id: Option<String>,
+    /// `--json`.
+    pub json: bool,
+}
+
+/// A command line that means nothing; the exit status is 2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageError {
+    /// What is wrong; names the token.
+    pub message: String,
+    /// The words of [`COMMANDS`] whose help explains it.
+    pub topic: &'static str,
+}
+
+impl fmt::Display for UsageError {
+    /// Two lines: the message, and which help to read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let space = if self.topic.is_empty() { "" } else { " " };
+        write!(f, "mcprelay: {}\nmcprelay: see mcprelay{space}{} --help", self.message, self.topic)
+    }
+}
+
+/// Reads the command line `args` (the program's own name left out). `now` is what ages like `2h` are counted from.
+///
+/// # Errors
+///
+/// The first token that makes no sense, or what is missing.
+pub fn parse(args: &[OsString], now: Wall) -> Result<Command, UsageError> {
+    let Some((first, rest)) = args.split_first() else { return Ok(Command::Help("")) };
+    let word = first.to_string_lossy();
+    match word.as_ref() {
+        "--help" | "-h" => Ok(Command::Help("")),
+        "--version" | "-v" => Ok(Command::Version),
+        "help" => parse_help(rest),
+        "version" => parse_bare("version", rest, Command::Version),
+        "demo" => parse_bare("demo", rest, Command::Demo),
+        "run" => parse_run(rest),
+        "validate" => parse_validate(rest),
+        "replay" => match subcommand("replay", rest)? {
+            (Some("list"), rest) => parse_replay_list(rest, now),
+            (Some("inspect"), rest) => parse_replay_inspect(rest),
+            (Some(_), rest) => parse_replay_run(rest),
+            (None, _) => Ok(Command::Help("replay")),
+        },
+        "policy" => match subcommand("policy", rest)? {
+            (Some(_), rest) => parse_policy_test(rest),
+            (None, _) => Ok(Command::Help("policy")),
+        },
+        option if option.starts_with('-') && option != "-" => {
+            let name = option.split('=').next().unwrap_or_default();
+            let known = spec("run").options.iter().any(|known| name.strip_prefix("--") == Some(known.name));
+            if option == "--" || known { parse_run(args) } else { Err(unknown_option(spec("run"), name, "")) }
+        }
+        other => {
+            let known =
+                COMMANDS.iter().map(|spec| spec.words).filter(|words| !words.contains(' ') && !words.is_empty());
+            let hint = did_you_mean(nearest(other, known));
+            Err(UsageError { message: format!("unknown command {}{hint}", shown(first)), topic: "" })
+        }
+    }
+}
+
+/// The help on a command of [`COMMANDS`], ready to print.
+#[must_use]
+pub fn help(topic: &str) -> String {
+    let spec = spec(topic);
+    let mut text = String::new();
+    let space = if spec.words.is_empty() { "" } else { " " };
+    let _ = writeln!(text, "{}\n", spec.about);
+    let usage = format!("Usage: mcprelay{space}{} {}", spec.words, spec.usage);
+    let _ = writeln!(text, "{}", usage.trim_end());
+    if !spec.detail.is_empty() {
+        let _ = writeln!(text, "\n{}", wrapped(spec.detail, 0));
+    }
+    let below: Vec<&CommandSpec> = COMMANDS
+        .iter()
+        .filter(|other| match spec.words {
+            "" => !other.words.is_empty() && !matches!(other.words, "replay" | "policy"),
+            words => other.words.strip_prefix(words).is_some_and(|rest| rest.starts_with(' ')),
+        })
+        .collect();
+    if !below.is_empty() {
+        let rows: Vec<(String, &str)> = below.iter().map(|other| (other.words.to_owned(), other.about)).collect();
+        let _ = write!(text, "\nCommands:\n{}", table(&rows));
+    }
+    let mut rows: Vec<(String, &str)> = spec
+        .options
+        .iter()
+        .map(|option| match option.value {
+            Some(value) => (format!("--{} <{value}>", option.name), option.help),
+            None => (format!("--{}", option.name), option.help),
+        })
+        .collect();
+    rows.push(("-h, --help".to_owned(), "Print this help."));
+    if spec.words.is_empty() {
+        rows.push(("-v, --version".to_owned(), "Print the version."));
+    }
+    let _ = write!(text, "\nOptions:\n{}", table(&rows));
+    let rows: Vec<(String, &str)> = spec.exits.iter().map(|(code, meaning)| (code.to_string(), *meaning)).collect();
+    let _ = write!(text, "\nExit codes:\n{}", table(&rows));
+    let _ = writeln!(text, "\nExample:\n  {}", spec.example);
+    text
+}
+
+/// Two columns, the second wrapped.
+fn table(rows: &[(String, &str)]) -> String {
+    let width = rows.iter().map(|(left, _)| left.chars().count()).max().unwrap_or_default();
+    let mut text = String::new();
+    for (left, right) in rows {
+        let _ = writeln!(text, "  {left:width$}  {}", wrapped(right, width + 4));
+    }
+    text
+}
+
+/// `text` in lines of at most 100 characters, all but the first indented.
+fn wrapped(text: &str, indent: usize) -> String {
+    const COLUMNS: usize = 100;
+    let mut result = String::new();
+    let mut column = indent;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if column > indent && column + 1 + length > COLUMNS {
+            let _ = write!(result, "\n{:indent$}", "");
+            column = indent;
+        } else if column > indent {
+            result.push(' ');
+            column += 1;
+        }
+        result.push_str(word);
+        column += length;
+    }
+    result
+}
+
+/// The command of these words; of unknown ones the program as a whole.
+fn spec(words: &str) -> &'static CommandSpec {
+    COMMANDS.iter().find(|spec| spec.words == words).unwrap_or(&COMMANDS[0])
+}
+
+/// What stood on a command line, sorted by the command's table entry; values not looked at yet.
+struct Given {
+    spec: &'static CommandSpec,
+    options: Vec<(&'static str, OsString)>,
+    positionals: Vec<OsString>,
+    server: Option<Vec<OsString>>,
+}
+
+/// Sorts `args` by the table entry of `words`. `None` if help was asked for.
+fn scan(words: &str, args: &[OsString]) -> Result<Option<Given>, UsageError> {
+    let spec = spec(words);
+    let error = |message: String| Err(UsageError { message, topic: spec.words });
+    // What stands behind the first -- is the server's business, so the option parser never sees it.
+    let (own, server) = match args.iter().position(|arg| arg == "--") {
+        Some(at) => (&args[..at], Some(args[at + 1..].to_vec())),
+        None => (args, None),
+    };
+    let mut given = Given { spec, options: Vec::new(), positionals: Vec::new(), server: None };
+    let mut parser = lexopt::Parser::from_args(own);
+    loop {
+        let name = match parser.next() {
+            Ok(None) => break,
+            Ok(Some(lexopt::Arg::Long("help") | lexopt::Arg::Short('h'))) => return Ok(None),
+            Ok(Some(lexopt::Arg::Value(value))) => {
+                given.positionals.push(value);
+                continue;
+            }
+            Ok(Some(lexopt::Arg::Short(letter))) => {
+                return Err(unknown_option(spec, &format!("-{letter}"), spec.words));
+            }
+            Ok(Some(lexopt::Arg::Long(name))) => name.to_owned(),
+            Err(other) => return error(other.to_string()),
+        };
+        let Some(option) = spec.options.iter().find(|option| option.name == name) else {
+            return Err(unknown_option(spec, &format!("--{name}"), spec.words));
+        };
+        let attached = parser.optional_value();
+        let value = match (option.value, attached) {
+            (None, None) => OsString::new(),
+            (None, Some(value)) => return error(format!("--{name} takes no value, found {}", shown(&value))),
+            (Some(_), Some(value)) => value,
+            (Some(what), None) => match parser.value() {
+                Ok(value) if !is_option_of(spec, &value) => value,
+                Ok(_) | Err(_) => return error(format!("--{name} needs a value: --{name} <{what}>")),
+            },
+        };
+        given.options.push((option.name, value));
+    }
+    match (spec.server, server) {
+        (_, None) => {}
+        (ServerPart::None, Some(_)) => return error(format!("unexpected --: {} takes no command", spec.words)),
+        (ServerPart::Optional | ServerPart::Required, Some(server)) => match server.first() {
+            None => return error("nothing stands behind --: the server's command is missing".to_owned()),
+            Some(command) if command.is_empty() => {
+                return error("the server's command behind -- is an empty text".to_owned());
+            }
+            Some(_) => given.server = Some(server),
+        },
+    }
+    Ok(Some(given))
+}
+
+/// Whether `token` is one of the command's own options, so that it is no value of the option before it.
+fn is_option_of(spec: &CommandSpec, token: &OsStr) -> bool {
+    let token = token.to_string_lossy();
+    let name = token.split('=').next().unwrap_or_default();
+    name == "--help" || spec.options.iter().any(|option| name.strip_prefix("--") == Some(option.name))
+}
+
+fn unknown_option(spec: &CommandSpec, token: &str, topic: &'static str) -> UsageError {
+    let near = token.strip_prefix("--").and_then(|name| nearest(name, spec.options.iter().map(|option| option.name)));
+    let hint = near.map(|name| format!("; did you mean --{name}?")).unwrap_or_default();
+    UsageError { message: format!("unknown option {}{hint}", shown(OsStr::new(token))), topic }
+}
+
+fn did_you_mean(word: Option<&str>) -> String {
+    word.map(|word| format!("; did you mean {word}?")).unwrap_or_default()
+}
+
+/// A token as it is named in a message: quoted if it would not read as one word; control characters escaped.
+fn shown(token: &OsStr) -> String {
+    let text = token.to_string_lossy();
+    let plain = !text.is_empty() && text.chars().all(|c| !c.is_whitespace() && !c.is_control() && c != '"');
+    if plain { text.into_owned() } else { format!("{text:?}") }
+}
+
+impl Given {
+    fn error<T>(&self, message: String) -> Result<T, UsageError> {
+        Err(UsageError { message, topic: self.spec.words })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.options.iter().any(|(given, _)| *given == name)
+    }
+
+    /// The last value of the option, which must not be empty.
+    fn last(&self, name: &str) -> Result<Option<&OsString>, UsageError> {
+        match self.options.iter().rev().find(|(given, _)| *given == name) {
+            Some((_, value)) if value.is_empty() => self.error(format!("--{name} needs a value that is not empty")),
+            other => Ok(other.map(|(_, value)| value)),
+        }
+    }
+
+    fn path(&self, name: &str) -> Result<Option<PathBuf>, UsageError> {
+        Ok(self.last(name)?.map(PathBuf::from))
+    }
+
+    fn text(&self, name: &str) -> Result<Option<String>, UsageError> {
+        let Some(value) = self.last(name)? else { return Ok(None) };
+        match value.to_str() {
+            Some(text) => Ok(Some(text.to_owned())),
+            None => self.error(format!("--{name}: {} is not valid Unicode", shown(value))),
+        }
+    }
+
+    /// A whole number in plain decimal digits, from 1 to `most`.
+    fn count(&self, name: &str, most: u64) -> Result<Option<u64>, UsageError> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        let digits = text.bytes().all(|b| b.is_ascii_digit());
+        match text.parse::<u64>() {
+            Ok(number) if digits && (1..=most).contains(&number) => Ok(Some(number)),
+            Ok(_) | Err(_) => {
+                self.error(format!("--{name}: {} is not a whole number from 1 to {most}", shown(OsStr::new(&text))))
+            }
+        }
+    }
+
+    fn millis(&self, name: &str) -> Result<Option<Duration>, UsageError> {
+        Ok(self.count(name, MILLIS_MAX)?.map(Duration::from_millis))
+    }
+
+    fn word<T: Copy>(&self, name: &str, words: &[(&'static str, T)]) -> Result<Option<T>, UsageError> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
+            return Ok(Some(*value));
+        }
+        let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+        self.error(format!("--{name}: {} is not one of {}", shown(OsStr::new(&text)), known.join(", ")))
+    }
+
+    fn time(&self, name: &str, now: Wall) -> Result<Option<Wall>, UsageError> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        match parse_time(&text, now) {
+            Some(time) => Ok(Some(time)),
+            None => self.error(format!(
+                "--{name}: {} is neither a time like 2026-11-30T10:00:00Z nor an age like 2h",
+                shown(OsStr::new(&text))
+            )),
+        }
+    }
+
+    /// No word without dashes is left over.
+    fn no_positionals(&self) -> Result<(), UsageError> {
+        let Some(first) = self.positionals.first() else { return Ok(()) };
+        let hint = match self.spec.server {
+            ServerPart::Required => "; the server's command stands behind --",
+            ServerPart::None | ServerPart::Optional => "",
+        };
+        self.error(format!("unexpected argument {}{hint}", shown(first)))
+    }
+
+    /// The one word without dashes that must be there.
+    fn id(&self) -> Result<String, UsageError> {
+        match self.positionals.as_slice() {
+            [] => self.error("the record's id is missing".to_owned()),
+            [id] if id.is_empty() => self.error("the record's id is an empty text".to_owned()),
+            [id] => match id.to_str() {
+                Some(id) => Ok(id.to_owned()),
+                None => self.error(format!("the id {} is not valid Unicode", shown(id))),
+            },
+            [_, second, ..] => self.error(format!("unexpected argument {}", shown(second))),
+        }
+    }
+}
+
+fn parse_help(args: &[OsString]) -> Result<Command, UsageError> {
+    let words: Vec<_> = args.iter().map(|arg| arg.to_string_lossy()).collect();
+    if matches!(words.first().map(AsRef::as_ref), Some("--help" | "-h")) {
+        return Ok(Command::Help("help"));
+    }
+    let topic = words.join(" ");
+    match COMMANDS.iter().find(|spec| spec.words == topic) {
+        Some(spec) => Ok(Command::Help(spec.words)),
+        None => {
+            let hint = did_you_mean(nearest(&topic, COMMANDS.iter().map(|spec| spec.words)));
+            let topic = shown(OsStr::new(&topic));
+            Err(UsageError { message: format!("there is no command {topic}{hint}"), topic: "" })
+        }
+    }
+}
+
+/// A command that takes nothing but `--help`.
+fn parse_bare(words: &'static str, args: &[OsString], command: Command) -> Result<Command, UsageError> {
+    let Some(given) = scan(words, args)? else { return Ok(Command::Help(words)) };
+    given.no_positionals()?;
+    Ok(command)
+}
+
+/// The second word of a command of two; `None` if help was asked for instead.
+fn subcommand<'a>(
+    first: &'static str,
+    args: &'a [OsString],
+) -> Result<(Option<&'static str>, &'a [OsString]), UsageError> {
+    let known = || COMMANDS.iter().filter_map(|spec| spec.words.strip_prefix(first)?.strip_prefix(' '));
+    let list = known().collect::<Vec<_>>().join(", ");
+    let Some((second, rest)) = args.split_first() else {
+        return Err(UsageError { message: format!("{first} needs one of: {list}"), topic: first });
+    };
+    let word = second.to_string_lossy();
+    if matches!(word.as_ref(), "--help" | "-h") {
+        return Ok((None, rest));
+    }
+    if let Some(word) = known().find(|known| *known == word) {
+        return Ok((Some(word), rest));
+    }
+    if word.starts_with('-') {
+        return Err(UsageError {
+            message: format!("{first} needs one of {list} before {}", shown(second)),
+            topic: first,
+        });
+    }
+    let hint = did_you_mean(nearest(&word, known()));
+    Err(UsageError { message: format!("unknown command {first} {}{hint}", shown(second)), topic: first })
+}
+
+fn parse_run(args: &[OsString]) -> Result<Command, UsageError> {
+    let Some(given) = scan("run", args)? else { return Ok(Command::Help("run")) };
+    given.no_positionals()?;
+    let overrides = Overrides {
+        timeout: given.millis("timeout-ms")?,
+        attempts_max: given.count("max-attempts", ATTEMPTS_MAX)?.and_then(|count| u32::try_from(count).ok()),
+        identity: given.text("identity")?,
+        policy_dry_run: given.has("policy-dry-run"),
+    };
+    let config = given.path("config")?;
+    if let Some(url) = given.text("http")? {
+        if url_authority(&url, &["http", "https"]).is_none() {
+            // A URL may hold a password, so only its form is told.
+            return given.error("--http: the value is not a URL like https://host/mcp".to_owned());
+        }
+        if given.server.is_some() {
+            return given.error("--http and -- <command> exclude each other".to_owned());
+        }
+        return given.error("--http is not yet available in this version; give a command behind --".to_owned());
+    }
+    match given.server {
+        Some(server) => Ok(Command::Run(RunArgs { config, overrides, server })),
+        None => given.error("the server is missing: mcprelay run [options] -- <command> [args…]".to_owned()),
+    }
+}
+
+fn parse_validate(args: &[OsString]) -> Result<Command, UsageError> {
+    let Some(given) = scan("validate", args)? else { return Ok(Command::Help("validate")) };
+    given.no_positionals()?;
+    Ok(Command::Validate(ValidateArgs { config: given.path("config")? }))
+}
+
+fn parse_replay_list(args: &[OsString], now: Wall) -> Result<Command, UsageError> {
+    let Some(given) = scan("replay list", args)? else { return Ok(Command::Help("replay list")) };
+    given.no_positionals()?;
+    // A limit beyond u32 is beyond LIMIT_MAX as well.
+    let limit = given.count("limit", u64::MAX)?.map(|limit| u32::try_from(limit).unwrap_or(u32::MAX));
+    Ok(Command::Replay(ReplayCommand::List(ReplayListArgs {
+        config: given.path("config")?,
+        status: given.word("status", &STATUSES.map(|status| (status, status)))?,
+        tool: given.text("tool")?,
+        correlation_id: given.text("correlation-id")?,
+        class: given.word("class", &CLASSES)?,
+        since: given.time("since", now)?,
+        until: given.time("until", now)?,
+        limit: limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX),
+        json: given.has("json"),
+    })))
+}
+
+fn parse_replay_inspect(args: &[OsString]) -> Result<Command, UsageError> {
+    let Some(given) = scan("replay inspect", args)? else { return Ok(Command::Help("replay inspect")) };
+    let (id, config, json) = (given.id()?, given.path("config")?, given.has("json"));
+    Ok(Command::Replay(ReplayCommand::Inspect(ReplayInspectArgs { id, config, json })))
+}
+
+fn parse_replay_run(args: &[OsString]) -> Result<Command, UsageError> {
+    let Some(given) = scan("replay run", args)? else { return Ok(Command::Help("replay run")) };
+    let mut set = Vec::new();
+    for (_, value) in given.options.iter().filter(|(name, _)| *name == "set") {
+        // The value may be a secret that was redacted, so it is not repeated.
+        let Some(text) = value.to_str() else { return given.error("--set: the value is not valid Unicode".to_owned()) };
+        match text.split_once('=') {
+            Some((path, value)) if !path.is_empty() => set.push((path.to_owned(), value.to_owned())),
+            Some(_) => return given.error("--set: nothing stands before =; write --set path=value".to_owned()),
+            None => return given.error("--set: there is no = in the value; write --set path=value".to_owned()),
+        }
+    }
+    Ok(Command::Replay(ReplayCommand::Run(ReplayRunArgs {
+        id: given.id()?,
+        config: given.path("config")?,
+        dry_run: given.has("dry-run"),
+        set,
+        force: given.has("force"),
+        force_policy: given.has("force-policy"),
+        timeout: given.millis("timeout-ms")?,
+        json: given.has("json"),
+        server: given.server,
+    })))
+}
+
+fn parse_policy_test(args: &[OsString]) -> Result<Command, UsageError> {
+    let Some(given) = scan("policy test", args)? else { return Ok(Command::Help("policy test")) };
+    given.no_positionals()?;
+    let (tool, id) = (given.text("tool")?, given.text("id")?);
+    if tool.is_none() && id.is_none() {
+        return given.error("--tool or --id is missing".to_owned());
+    }
+    Ok(Command::PolicyTest(PolicyTestArgs {
+        config: given.path("config")?,
+        tool,
+        args: given.text("args")?.unwrap_or_else(|| "{}".to_owned()),
+        caller: given.text("caller")?,
+        id,
+        json: given.has("json"),
+    }))
+}
+
+/// A time in RFC 3339 with any offset, or an age counted back from `now`.
+fn parse_time(text: &str, now: Wall) -> Option<Wall> {
+    if let Ok(age) = humantime::parse_duration(text) {
+        let millis = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+        return Some(Wall(now.0.saturating_sub(millis).max(0)));
+    }
+    if !text.is_ascii() {
+        return None;
+    }
+    let upper = text.to_ascii_uppercase();
+    let (local, offset_min) = match upper.strip_suffix('Z') {
+        Some(local) => (local, 0),
+        None => {
+            let (local, offset) = upper.split_at(upper.len().checked_sub(6)?);
+            (local, parse_offset(offset)?)
+        }
+    };
+    let time = humantime::parse_rfc3339(&format!("{local}Z")).ok()?;
+    let since_epoch = time.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(Wall(i64::try_from(since_epoch.as_millis()).ok()? - offset_min * 60_000))
+}
+
+/// `+01:30` in minutes.
+fn parse_offset(text: &str) -> Option<i64> {
+    let sign = match text.as_bytes().first()? {
+        b'+' => 1,
+        b'-' => -1,
+        _ => return None,
+    };
+    let (hours, minutes) = text[1..].split_once(':')?;
+    let part = |digits: &str, most: i64| -> Option<i64> {
+        let fits = digits.len() == 2 && digits.bytes().all(|b| b.is_ascii_digit());
+        digits.parse().ok().filter(|number| fits && *number <= most)
+    };
+    Some(sign * (part(hours, 23)? * 60 + part(minutes, 59)?))
+}
+
+#[cfg(test)]
+mod tests;

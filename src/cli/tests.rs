@@ -1,0 +1,310 @@
+//! Command lines as users type them, right and wrong.
+
+use std::os::unix::ffi::OsStringExt as _;
+
+use super::*;
+
+/// 2026-11-30T10:00:00Z.
+const NOW: Wall = Wall(1_796_032_800_000);
+
+fn parse_line(args: &[&str]) -> Result<Command, UsageError> {
+    let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+    parse(&args, NOW)
+}
+
+fn words(line: &str) -> Result<Command, UsageError> {
+    parse_line(&line.split_whitespace().collect::<Vec<_>>())
+}
+
+fn ran(line: &str) -> RunArgs {
+    match words(line) {
+        Ok(Command::Run(args)) => args,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+fn listed(line: &str) -> ReplayListArgs {
+    match words(line) {
+        Ok(Command::Replay(ReplayCommand::List(args))) => args,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+/// The message and the help it points at.
+fn refused(line: &str) -> (String, &'static str) {
+    let error = words(line).expect_err(line);
+    (error.message, error.topic)
+}
+
+#[test]
+fn version_and_help_have_several_spellings() {
+    for line in ["version", "--version", "-v", "--version extra"] {
+        assert_eq!(words(line), Ok(Command::Version), "{line}");
+    }
+    for line in ["", "help", "--help", "-h", "--help run"] {
+        assert_eq!(words(line), Ok(Command::Help("")), "{line}");
+    }
+    assert_eq!(words("help replay run"), Ok(Command::Help("replay run")));
+    assert_eq!(words("help help"), Ok(Command::Help("help")));
+    assert_eq!(refused("version now"), ("unexpected argument now".to_owned(), "version"));
+    assert_eq!(refused("help replai").0, "there is no command replai; did you mean replay?");
+}
+
+#[test]
+fn every_command_takes_help() {
+    for spec in &COMMANDS[1..] {
+        for flag in ["--help", "-h"] {
+            assert_eq!(words(&format!("{} {flag}", spec.words)), Ok(Command::Help(spec.words)));
+        }
+    }
+    assert_eq!(words("run --timeout-ms 5 --help -- cat"), Ok(Command::Help("run")));
+    assert_eq!(words("--config x --help"), Ok(Command::Help("run")));
+    assert_eq!(ran("run -- cat --help").server, ["cat", "--help"]);
+}
+
+#[test]
+fn run_takes_its_options_and_leaves_the_rest_to_the_server() {
+    let args = ran(
+        "run --config c.yaml --timeout-ms=5 --max-attempts 2 --identity ci --policy-dry-run -- npx -y --config x --",
+    );
+    assert_eq!(args.config.as_deref(), Some(std::path::Path::new("c.yaml")));
+    assert_eq!(args.overrides.timeout, Some(Duration::from_millis(5)));
+    assert_eq!(args.overrides.attempts_max, Some(2));
+    assert_eq!(args.overrides.identity.as_deref(), Some("ci"));
+    assert!(args.overrides.policy_dry_run);
+    assert_eq!(args.server, ["npx", "-y", "--config", "x", "--"]);
+}
+
+#[test]
+fn run_may_be_left_out() {
+    for options in
+        ["", "--config x", "--config=x", "--timeout-ms 1", "--max-attempts 1", "--policy-dry-run", "--identity i"]
+    {
+        assert_eq!(words(&format!("{options} -- cat")), words(&format!("run {options} -- cat")), "{options}");
+        assert!(words(&format!("{options} -- cat")).is_ok(), "{options}");
+    }
+}
+
+#[test]
+fn the_last_of_a_repeated_option_counts() {
+    assert_eq!(ran("run --timeout-ms 1 --timeout-ms 2 -- cat").overrides.timeout, Some(Duration::from_millis(2)));
+}
+
+#[test]
+fn prc_6_server_arguments_arrive_exactly_as_given() {
+    let given = ["npx -y pkg /tmp", "", "*", "$HOME", "a\"b'c", "\n"];
+    let line: Vec<&str> = ["run", "--"].into_iter().chain(given).collect();
+    let Ok(Command::Run(args)) = parse_line(&line) else { panic!("refused") };
+    assert_eq!(args.server, given);
+    let raw = OsString::from_vec(vec![b'/', 0xff]);
+    let Ok(Command::Run(args)) = parse(&["--".into(), raw.clone()], NOW) else { panic!("refused") };
+    assert_eq!(args.server, [raw]);
+}
+
+#[test]
+fn usage_errors_name_the_token_and_the_help_to_read() {
+    for (line, message, topic) in [
+        ("rum", "unknown command rum; did you mean run?", ""),
+        ("report", "unknown command report", ""),
+        ("serve", "unknown command serve", ""),
+        ("--bogus", "unknown option --bogus", ""),
+        ("--tim-ms 5 -- cat", "unknown option --tim-ms", ""),
+        ("--confg x -- cat", "unknown option --confg; did you mean --config?", ""),
+        ("-x", "unknown option -x", ""),
+        ("run --bogus -- cat", "unknown option --bogus", "run"),
+        ("run -x -- cat", "unknown option -x", "run"),
+        ("run --config -- cat", "--config needs a value: --config <path>", "run"),
+        ("run --config --timeout-ms 5 -- cat", "--config needs a value: --config <path>", "run"),
+        ("run --timeout-ms", "--timeout-ms needs a value: --timeout-ms <n>", "run"),
+        ("run --config= -- cat", "--config needs a value that is not empty", "run"),
+        ("run --policy-dry-run=yes -- cat", "--policy-dry-run takes no value, found yes", "run"),
+        ("run", "the server is missing: mcprelay run [options] -- <command> [args…]", "run"),
+        ("run --timeout-ms 5", "the server is missing: mcprelay run [options] -- <command> [args…]", "run"),
+        ("run --", "nothing stands behind --: the server's command is missing", "run"),
+        ("run npx pkg", "unexpected argument npx; the server's command stands behind --", "run"),
+        ("validate x", "unexpected argument x", "validate"),
+        ("validate -- x", "unexpected --: validate takes no command", "validate"),
+        ("demo now", "unexpected argument now", "demo"),
+        ("replay", "replay needs one of: list, inspect, run", "replay"),
+        ("replay lst", "unknown command replay lst; did you mean list?", "replay"),
+        ("replay --json list", "replay needs one of list, inspect, run before --json", "replay"),
+        ("policy", "policy needs one of: test", "policy"),
+        ("policy check", "unknown command policy check", "policy"),
+        ("policy test", "--tool or --id is missing", "policy test"),
+        ("replay inspect", "the record's id is missing", "replay inspect"),
+        ("replay inspect a b", "unexpected argument b", "replay inspect"),
+        ("replay run", "the record's id is missing", "replay run"),
+        ("replay run --all", "unknown option --all", "replay run"),
+        ("replay run x --status pending", "unknown option --status", "replay run"),
+        ("replay run x --", "nothing stands behind --: the server's command is missing", "replay run"),
+    ] {
+        assert_eq!(refused(line), (message.to_owned(), topic), "{line}");
+    }
+    assert_eq!(
+        parse_line(&["run", "--", ""]).expect_err("empty").message,
+        "the server's command behind -- is an empty text"
+    );
+    let error = words("replay list --bogus").expect_err("unknown");
+    assert_eq!(error.to_string(), "mcprelay: unknown option --bogus\nmcprelay: see mcprelay replay list --help");
+    assert_eq!(words("rum").expect_err("unknown").to_string().lines().last(), Some("mcprelay: see mcprelay --help"));
+}
+
+#[test]
+fn a_token_cannot_forge_terminal_output() {
+    let error = parse_line(&["a\u{1b}[2Jb\nc"]).expect_err("unknown");
+    assert_eq!(error.message, "unknown command \"a\\u{1b}[2Jb\\nc\"");
+}
+
+#[test]
+fn numbers_are_plain_decimal_and_in_range() {
+    for text in ["0", "-1", "+1", "1.5", "1e3", "0x10", "abc", "1_000", "١", "31536000001", "99999999999999999999"] {
+        let (message, _) = refused(&format!("run --timeout-ms {text} -- cat"));
+        assert_eq!(message, format!("--timeout-ms: {text} is not a whole number from 1 to 31536000000"));
+    }
+    assert!(refused("run --max-attempts 1000001 -- cat").0.ends_with("from 1 to 1000000"));
+    assert_eq!(ran("run --timeout-ms 31536000000 -- cat").overrides.timeout, Some(Duration::from_millis(MILLIS_MAX)));
+    assert!(refused("replay list --limit -1").0.starts_with("--limit: -1 is not"));
+    assert!(refused("replay list --limit 0").0.starts_with("--limit: 0 is not"));
+}
+
+#[test]
+fn http_is_checked_and_then_refused_as_not_yet_there() {
+    assert!(refused("run --http https://host:8080/mcp").0.contains("not yet available in this version"));
+    assert!(refused("--http http://[::1]/").0.contains("not yet available"));
+    assert!(refused("run --http https://h -- cat").0.contains("exclude each other"));
+    for url in ["host", "ftp://h", "http://", "https://h:x", "https://u:s3cret@"] {
+        let (message, _) = refused(&format!("run --http {url}"));
+        assert_eq!(message, "--http: the value is not a URL like https://host/mcp", "{url}");
+    }
+}
+
+#[test]
+fn replay_list_takes_its_filters() {
+    let args =
+        listed("replay list --status failed_replay --tool t --correlation-id c --class timeout --limit 7 --json");
+    assert_eq!(
+        (args.status, args.class, args.limit, args.json),
+        (Some("failed_replay"), Some(FailureClass::Timeout), 7, true)
+    );
+    assert_eq!((args.tool.as_deref(), args.correlation_id.as_deref()), (Some("t"), Some("c")));
+    let plain = listed("replay list");
+    assert_eq!((plain.limit, plain.status, plain.since, plain.json), (50, None, None, false));
+    assert_eq!(listed("replay list --limit 501").limit, 500);
+    assert_eq!(listed("replay list --limit 99999999999").limit, 500);
+    assert!(refused("replay list --status done").0.starts_with("--status: done is not one of pending, replaying"));
+    assert!(refused("replay list --class Timeout").0.starts_with("--class: Timeout is not one of transport"));
+}
+
+#[test]
+fn times_are_normalised_whatever_their_spelling() {
+    let since = |text: &str| listed(&format!("replay list --since {text}")).since;
+    for text in [
+        "2026-11-30T10:00:00Z",
+        "2026-11-30T10:00:00.000Z",
+        "2026-11-30t10:00:00z",
+        "2026-11-30T11:30:00+01:30",
+        "2026-11-29T23:00:00-11:00",
+        "0s",
+    ] {
+        assert_eq!(since(text), Some(NOW), "{text}");
+    }
+    assert_eq!(since("2026-11-30T10:00:00.123456Z"), Some(Wall(NOW.0 + 123)));
+    assert_eq!(since("2h"), Some(Wall(NOW.0 - 7_200_000)));
+    assert_eq!(since("7d"), Some(Wall(NOW.0 - 604_800_000)));
+    assert_eq!(since("1970-01-01T00:00:00+01:00"), Some(Wall(-3_600_000)));
+    assert_eq!(since("900years"), Some(Wall(0)));
+    assert_eq!(listed("replay list --until 1m").until, Some(Wall(NOW.0 - 60_000)));
+    for text in [
+        "yesterday",
+        "2026-11-30",
+        "2026-11-30T10:00:00",
+        "2026-13-01T00:00:00Z",
+        "2026-02-30T00:00:00Z",
+        "2026-11-30T10:00:00+1:00",
+        "2026-11-30T10:00:00+24:00",
+        "2026-11-30T10:00:00+01:60",
+        "+01:00",
+        "Z",
+        "5",
+        "-2h",
+        "é",
+    ] {
+        assert!(refused(&format!("replay list --since {text}")).0.starts_with("--since: "), "{text}");
+    }
+}
+
+#[test]
+fn replay_run_takes_overrides_and_a_server() {
+    let line = [
+        "replay",
+        "run",
+        "01X",
+        "--set",
+        "a.b=c=d",
+        "--set=n=",
+        "--force",
+        "--force-policy",
+        "--timeout-ms",
+        "9",
+        "--",
+        "srv",
+        "--set",
+    ];
+    let Ok(Command::Replay(ReplayCommand::Run(args))) = parse_line(&line) else { panic!("refused") };
+    assert_eq!(args.id, "01X");
+    assert_eq!(args.set, [("a.b".to_owned(), "c=d".to_owned()), ("n".to_owned(), String::new())]);
+    assert!(args.force && args.force_policy && !args.dry_run && !args.json);
+    assert_eq!(args.timeout, Some(Duration::from_millis(9)));
+    assert_eq!(args.server, Some(vec!["srv".into(), "--set".into()]));
+    for (value, expected) in [("hunter2", "there is no ="), ("=hunter2", "nothing stands before =")] {
+        let (message, _) = refused(&format!("replay run x --set {value}"));
+        assert!(message.contains(expected) && !message.contains("hunter2"), "{message}");
+    }
+}
+
+#[test]
+fn replay_inspect_takes_an_id() {
+    let Ok(Command::Replay(ReplayCommand::Inspect(args))) = words("replay inspect --json 01X --config c") else {
+        panic!("refused")
+    };
+    assert_eq!((args.id.as_str(), args.json, args.config), ("01X", true, Some(PathBuf::from("c"))));
+}
+
+#[test]
+fn policy_test_takes_a_call() {
+    let Ok(Command::PolicyTest(args)) = words("policy test --tool t --args [1] --caller ci") else { panic!("refused") };
+    assert_eq!((args.tool.as_deref(), args.args.as_str(), args.caller.as_deref()), (Some("t"), "[1]", Some("ci")));
+    let Ok(Command::PolicyTest(args)) = words("policy test --id 01X --json") else { panic!("refused") };
+    assert_eq!((args.id.as_deref(), args.args.as_str(), args.json), (Some("01X"), "{}", true));
+}
+
+#[test]
+fn every_help_names_its_options_exit_codes_and_a_working_example() {
+    for spec in COMMANDS {
+        let text = help(spec.words);
+        for option in spec.options {
+            assert!(text.contains(&format!("--{}", option.name)), "{}", spec.words);
+        }
+        for (code, meaning) in spec.exits {
+            assert!(text.contains(&format!("  {code}  {meaning}\n")), "{}", spec.words);
+        }
+        for line in text.lines() {
+            assert!(line.chars().count() <= 100 && line.trim_end() == line, "{}: {line:?}", spec.words);
+        }
+        // The examples hold no blanks inside quotes but those of a JSON argument, which does not matter here.
+        let example = spec.example.strip_prefix("mcprelay ").expect("starts with the program");
+        let tokens: Vec<&str> = example.splitn(if example.contains('\'') { 6 } else { usize::MAX }, ' ').collect();
+        assert!(parse_line(&tokens).is_ok(), "{}", spec.example);
+        assert!(text.ends_with(&format!("Example:\n  {}\n", spec.example)));
+    }
+}
+
+#[test]
+fn the_overview_lists_every_command() {
+    let text = help("");
+    for spec in COMMANDS.iter().filter(|spec| !matches!(spec.words, "" | "replay" | "policy")) {
+        assert!(text.contains(&format!("\n  {}  ", spec.words)), "{} is not in\n{text}", spec.words);
+    }
+    assert!(help("replay").contains("\n  replay inspect  "));
+    assert!(!help("replay").contains("policy test"));
+}
