@@ -113,11 +113,13 @@ fn pump() -> Vec<OsString> {
     vec![testpeer().into(), "pump".into(), "--".into()]
 }
 
+/// One test for each session, through the given relay.
 macro_rules! sessions {
-    ($module:ident through $relay:expr; $($name:ident: $volatile:expr, |$peers:ident, $root:ident| $session:expr;)*) => {
+    (#[$attribute:meta] $module:ident through $relay:expr; $($name:ident: $volatile:expr, |$peers:ident, $root:ident| $session:expr;)*) => {
         mod $module {
             use super::*;
             $(#[test]
+            #[$attribute]
             fn $name() {
                 let Some($peers) = Peers::find() else { return };
                 let name = concat!(stringify!($module), "-", stringify!($name));
@@ -129,7 +131,7 @@ macro_rules! sessions {
 
 // Shows that these sessions can be repeated, that the lists of volatile members are complete, and that what differs
 // below is the work of mcprelay.
-sessions! { pump through pump();
+sessions! { #[cfg(unix)] pump through pump();
     typescript_client_legacy_typescript_server: &[], |peers, _root|
         (peers.typescript_client("full-legacy"), peers.typescript_server("legacy"));
     python_client_probes_a_dual_python_server: SEALED_STATE, |peers, _root|
@@ -140,7 +142,7 @@ sessions! { pump through pump();
         (peers.typescript_client(&format!("filesystem {}", root.display())), peers.filesystem_server(root));
 }
 
-sessions! { wrapped through wrapper();
+sessions! { #[ignore = "until mcprelay run is there"] wrapped through wrapper();
     typescript_client_legacy_typescript_server: &[], |peers, _root|
         (peers.typescript_client("full-legacy"), peers.typescript_server("legacy"));
     typescript_client_modern_typescript_server: &[], |peers, _root|

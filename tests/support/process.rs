@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::json;
 
 /// How long a wait may take before the test fails. Generous: it is only ever reached by a fault.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Writes a line to the terminal even where the test harness keeps output back.
 pub(crate) fn say(text: &str) {
