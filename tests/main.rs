@@ -1,1 +1,5 @@
 //! Tests that run the real binary against real processes.
+
+mod peers_work;
+mod real_servers;
+mod support;
