@@ -18,14 +18,40 @@ pub mod policy;
 pub mod ports;
 pub mod record;
 pub mod retry;
+pub mod runtime;
 pub mod suggest;
 pub mod wire;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::process::ExitCode;
+
+use cli::Command;
+use exit::ExitStatus;
 
 /// Runs the program with `args` (the program's own name left out) and gives its exit code.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let _ = args;
-    ExitCode::from(2)
+    let args: Vec<OsString> = args.into_iter().collect();
+    let (mut out, mut err) = (std::io::stdout().lock(), std::io::stderr());
+    let status = match cli::parse(&args, clock::Clock::start().now().wall) {
+        Ok(Command::Run(args)) => commands::run::run(&args, &mut err),
+        Ok(Command::Validate(args)) => commands::validate::run(&args, &mut out, &mut err),
+        Ok(Command::Version) => printed(writeln!(out, "{}", env!("CARGO_PKG_VERSION"))),
+        Ok(Command::Help(topic)) => printed(write!(out, "{}", cli::help(topic))),
+        Ok(Command::Replay(_) | Command::PolicyTest(_) | Command::Demo) => ExitStatus::Failure,
+        Err(usage) => {
+            // With standard error closed there is nobody left to tell.
+            let _ = writeln!(err, "{usage}");
+            ExitStatus::Usage
+        }
+    };
+    ExitCode::from(status)
+}
+
+/// A reader that has seen enough (`| head`) is no failure.
+fn printed(result: std::io::Result<()>) -> ExitStatus {
+    match result {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => ExitStatus::Failure,
+        _ => ExitStatus::Success,
+    }
 }

@@ -32,7 +32,7 @@ pub enum Line {
     /// A line of the upstream's standard output that is no message.
     Noise(Vec<u8>),
     /// An ended call.
-    Call(Box<CallEvent>),
+    Call(Arc<CallEvent>),
 }
 
 impl Line {

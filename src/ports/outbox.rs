@@ -136,6 +136,12 @@ impl Outbox {
         new_level(&mut state).map(Report::Level)
     }
 
+    /// How full it is now.
+    #[must_use]
+    pub fn level(&self) -> Level {
+        self.shared.lock().level
+    }
+
     /// Takes nothing more; the descriptor is closed when everything sent has left.
     pub fn close(&self) {
         self.shared.lock().closed = true;
