@@ -163,6 +163,13 @@ wire: {frame_max_bytes: 4095}
 }
 
 #[test]
+fn errors_come_in_the_order_of_the_file() {
+    let found = bad("wire: {x: 1}\nstore: {y: 1}\nreliability: {z: 1}\nstore: {}\n");
+    let places: Vec<&str> = found.iter().filter_map(|line| line.split(": ").nth(1)).collect();
+    assert_eq!(places, ["wire.x", "store.y", "reliability.z", "store"]);
+}
+
+#[test]
 fn cfg_1_a_mistyped_key_stops_the_start_and_is_named() {
     for (text, expected) in [
         ("policy: {defalt: deny}", "test.yaml:1:10: policy.defalt: unknown key; did you mean default?"),
