@@ -457,7 +457,6 @@ fn policy(root: &Section<'_>, findings: &mut Findings) -> Option<Policy> {
     // Rules whose form is wrong are not compiled, so the compiler's count differs from the file's.
     let mut places = Vec::new();
     for (place, tree) in section.list("rules", Show::Value, findings).unwrap_or_default() {
-        let before = findings.list.len();
         let rule = Section::of(tree, place.clone(), findings);
         if matches!(tree, Tree::Null) {
             findings.value(place, "found nothing", "write a rule with tool and action, or remove the dash");
@@ -476,10 +475,13 @@ fn policy(root: &Section<'_>, findings: &mut Findings) -> Option<Policy> {
         let tool = rule.text("tool", Show::Value, findings);
         let caller = rule.text("caller", Show::Value, findings);
         let action = rule.choice("action", &ACTIONS, findings);
+        let before = findings.list.len();
         let args = rule_args(&rule, findings);
-        if let (Some(tool), Some(action), true) = (tool, action, findings.list.len() == before) {
-            let (tool, caller) = (tool.to_owned(), caller.map(str::to_owned));
-            sources.push(RuleSource { tool, caller, action, args });
+        // A rule whose tool or action is wrong is compiled with others in their place, so that its matchers are checked
+        // in the same run; the finding keeps the result from being used.
+        if findings.list.len() == before {
+            let (tool, caller) = (tool.unwrap_or("*").to_owned(), caller.map(str::to_owned));
+            sources.push(RuleSource { tool, caller, action: action.unwrap_or(Action::Deny), args });
             places.push(rule.place);
         }
     }

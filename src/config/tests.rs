@@ -163,6 +163,15 @@ wire: {frame_max_bytes: 4095}
 }
 
 #[test]
+fn a_wrong_action_does_not_hide_what_is_wrong_with_the_matchers() {
+    let found = bad("policy: {rules: [{tool: x, action: maybe, args: {path: {prefx: /a, regex: \"(?=a)\"}}}]}");
+    assert_eq!(found.len(), 3, "{found:#?}");
+    for part in ["rules[0].action", "args.path.prefx", "args.path.regex"] {
+        assert!(found.iter().any(|line| line.contains(part)), "{part}: {found:#?}");
+    }
+}
+
+#[test]
 fn errors_come_in_the_order_of_the_file() {
     let found = bad("wire: {x: 1}\nstore: {y: 1}\nreliability: {z: 1}\nstore: {}\n");
     let places: Vec<&str> = found.iter().filter_map(|line| line.split(": ").nth(1)).collect();
