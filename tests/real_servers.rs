@@ -142,7 +142,7 @@ sessions! { #[cfg(unix)] pump through pump();
         (peers.typescript_client(&format!("filesystem {}", root.display())), peers.filesystem_server(root));
 }
 
-sessions! { #[ignore = "until mcprelay run is there"] wrapped through wrapper();
+sessions! { #[cfg(unix)] wrapped through wrapper();
     typescript_client_legacy_typescript_server: &[], |peers, _root|
         (peers.typescript_client("full-legacy"), peers.typescript_server("legacy"));
     typescript_client_modern_typescript_server: &[], |peers, _root|

@@ -23,6 +23,9 @@ const RESULT_SUBSCRIPTION: [&str; 3] = ["result", "_meta", "io.modelcontextproto
 const TOKEN_IN_REQUEST: [&str; 3] = ["params", "_meta", "progressToken"];
 const TOKEN_IN_PROGRESS: [&str; 2] = ["params", "progressToken"];
 
+/// A report names this many differences; one fault of a relay tends to show in every request.
+const DIFFERENCES_SHOWN: usize = 6;
+
 /// Who sent a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Sender {
@@ -151,20 +154,25 @@ impl Conversation {
 
     /// What is different in `other`, in words; `None` if nothing is.
     pub(crate) fn difference(&self, other: &Conversation, names: [&str; 2]) -> Option<String> {
-        let mut report = String::new();
+        let mut found = Vec::new();
         for (title, lines) in &self.threads {
             match other.threads.get(title) {
-                None => report += &format!("\nonly in {}:\n{}", names[0], shown(lines)),
-                Some(others) if lines != others => report += &first_difference(lines, others, names),
+                None => found.push(format!("\nonly in {}:\n{}", names[0], shown(lines))),
+                Some(others) if lines != others => found.push(first_difference(lines, others, names)),
                 Some(_) => {}
             }
         }
         for (title, lines) in &other.threads {
             if !self.threads.contains_key(title) {
-                report += &format!("\nonly in {}:\n{}", names[1], shown(lines));
+                found.push(format!("\nonly in {}:\n{}", names[1], shown(lines)));
             }
         }
-        (!report.is_empty()).then_some(report)
+        let count = found.len();
+        found.truncate(DIFFERENCES_SHOWN);
+        if count > DIFFERENCES_SHOWN {
+            found.push(format!("\n… and {} more differences\n", count - DIFFERENCES_SHOWN));
+        }
+        (count > 0).then(|| found.concat())
     }
 }
 
