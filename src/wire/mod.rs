@@ -1,5 +1,7 @@
 //! Bytes to values and back: framing, JSON text, message heads and splices. No reader, writer or clock.
 
+#![warn(clippy::wildcard_enum_match_arm)]
+
 pub mod framer;
 pub mod inspect;
 pub mod json;
