@@ -182,14 +182,16 @@ mod tests {
     use super::*;
     use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 
-    /// Writes nothing before it is let to.
+    /// Says that it has something to write, and writes nothing before it is let to.
     struct Gate {
+        entered: Sender<()>,
         open: Receiver<()>,
         out: Sender<Vec<u8>>,
     }
 
     impl Write for Gate {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            let _ = self.entered.try_send(());
             let _ = self.open.recv();
             self.out.send(bytes.to_vec()).map_err(|_| std::io::ErrorKind::BrokenPipe)?;
             Ok(bytes.len())
@@ -202,11 +204,13 @@ mod tests {
 
     #[test]
     fn a_blocked_reader_costs_the_oldest_lines_and_their_number_is_told() {
+        let (entered, has_entered) = unbounded();
         let (open, gate) = bounded(0);
         let (out, written) = unbounded();
-        let log = Log::start(Gate { open: gate, out }, |_| String::new()).expect("a thread");
+        let log = Log::start(Gate { entered, open: gate, out }, |_| String::new()).expect("a thread");
         log.diagnose("first");
-        // The thread has the first line in hand once its write waits at the gate; then lines pile up behind it.
+        // The thread has the first line in hand; from now on lines pile up behind it.
+        has_entered.recv().expect("the thread writes");
         let line = vec![b'x'; 1 << 10];
         for _ in 0..3_000 {
             log.line(Line::Raw(line.clone()));
@@ -226,9 +230,10 @@ mod tests {
     #[test]
     fn a_closed_reader_costs_the_lines_alone() {
         let (out, written) = unbounded();
+        let (entered, _has_entered) = unbounded();
         let (open, gate) = bounded::<()>(0);
         drop((open, written));
-        let log = Log::start(Gate { open: gate, out }, |_| String::new()).expect("a thread");
+        let log = Log::start(Gate { entered, open: gate, out }, |_| String::new()).expect("a thread");
         for _ in 0..10 {
             log.diagnose("x");
         }
