@@ -5,6 +5,7 @@
 
 pub mod hash;
 pub mod ids;
+pub mod redact;
 
 use crate::clock::Wall;
 
