@@ -91,9 +91,7 @@ fn render_json(question: &Question<'_>, verdict: &Verdict) -> String {
 
 /// Control characters escaped: a name with a newline must not look like a line of ours, nor move the cursor.
 fn one_line(text: &str) -> String {
-    text.chars()
-        .map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() })
-        .collect()
+    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
 #[cfg(test)]
@@ -141,7 +139,8 @@ mod tests {
     #[test]
     fn the_reason_tells_what_could_not_be_judged() {
         let answer = ask("delete_file", Some(r#"{"path":["/etc/passwd"]}"#), false).expect("the question is valid");
-        let reason = "rule #1 (tool \"delete_*\") denies the call; args.path by prefix cannot be judged: it is not a string\n";
+        let reason =
+            "rule #1 (tool \"delete_*\") denies the call; args.path by prefix cannot be judged: it is not a string\n";
         assert!(answer.ends_with(reason), "{answer}");
     }
 

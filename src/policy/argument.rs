@@ -39,9 +39,11 @@ impl ArgPath {
             }
         }
         if keys.iter().any(String::is_empty) {
-            return Err("an argument path must not be empty, nor begin or end with a dot, nor have two dots in a row; \
+            return Err(
+                "an argument path must not be empty, nor begin or end with a dot, nor have two dots in a row; \
                         write a dot that belongs to a name as \\."
-                .into());
+                    .into(),
+            );
         }
         let segments = keys.into_iter().map(|key| Segment { index: array_index(&key), key }).collect();
         Ok(ArgPath { segments })

@@ -101,7 +101,10 @@ impl Matcher {
             "equals" => Ok(Matcher::OneOf(vec![Expected::compile(value, EXPECTED_DEPTH_MAX)?])),
             "in" => match value {
                 Value::Array(values) if !values.is_empty() => Ok(Matcher::OneOf(
-                    values.iter().map(|value| Expected::compile(value, EXPECTED_DEPTH_MAX)).collect::<Result<_, _>>()?,
+                    values
+                        .iter()
+                        .map(|value| Expected::compile(value, EXPECTED_DEPTH_MAX))
+                        .collect::<Result<_, _>>()?,
                 )),
                 _ => Err(format!("must be a list of at least one value, found {}", found(value))),
             },
@@ -207,7 +210,11 @@ fn text(value: Json<'_>) -> Result<Cow<'_, str>, Doubt> {
 
 /// The number that `value` is, exactly. A string that looks like one is not.
 fn number(value: Json<'_>) -> Result<Decimal, Doubt> {
-    if value.kind() == Kind::Number { Decimal::parse(value.text()).ok_or(Doubt::NotANumber) } else { Err(Doubt::NotANumber) }
+    if value.kind() == Kind::Number {
+        Decimal::parse(value.text()).ok_or(Doubt::NotANumber)
+    } else {
+        Err(Doubt::NotANumber)
+    }
 }
 
 /// UTF-16 units of a string, as JSON Schema validators in JavaScript count them, or elements of an array.

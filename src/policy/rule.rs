@@ -117,7 +117,12 @@ impl Rule {
     }
 
     /// Whether this rule matches the call; `Some` with the first condition in doubt that was counted as met, if any.
-    pub(super) fn matches(&self, tool: &str, caller: &str, arguments: &mut Arguments<'_, '_>) -> Option<Option<Unjudged>> {
+    pub(super) fn matches(
+        &self,
+        tool: &str,
+        caller: &str,
+        arguments: &mut Arguments<'_, '_>,
+    ) -> Option<Option<Unjudged>> {
         if !self.tool.matches(tool) || !self.caller.as_ref().is_none_or(|glob| glob.matches(caller)) {
             return None;
         }

@@ -131,7 +131,9 @@ impl Redactor {
         secret
     }
 
-    fn collect_json(&self, text: &[u8]) -> Masked {
+    /// The values that [`Redactor::redact_json`] would mask.
+    #[must_use]
+    pub fn collect_json(&self, text: &[u8]) -> Masked {
         let mut needles = Needles::default();
         if self.walk(text, 0, &mut Collect { needles: &mut needles }).is_err() {
             self.collect_text(&String::from_utf8_lossy(text), EMBEDDED_LEVELS_MAX, &mut needles);
