@@ -13,6 +13,7 @@ pub mod identity;
 pub mod policy;
 pub mod record;
 pub mod retry;
+pub mod store;
 pub mod suggest;
 pub mod wire;
 
