@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 
@@ -10,12 +11,17 @@ use crate::cli::RunArgs;
 use crate::clock::Clock;
 use crate::config::{self, Settings};
 use crate::dispatcher;
-use crate::dispatcher::event::Event;
+use crate::dispatcher::event::{Event, Ticket};
 use crate::exit::ExitStatus;
 use crate::identity::Identities;
 use crate::ports::log::Log;
-use crate::record::{Server, Transport};
+use crate::record::redact::Redactor;
+use crate::record::render::log_line;
+use crate::record::stored::Record;
+use crate::record::{AuditRow, CallEvent, DeadLetter, Execution, LateResult, Server, Transport};
 use crate::runtime::{self, Keeper, Session};
+use crate::store::place::{Place, state_dir};
+use crate::store::{Command, QUEUE_BUSY, Report, Store, StoreSettings};
 
 /// Runs the wrapper until the client or the server ends the session.
 pub fn run(args: &RunArgs, err: &mut dyn Write) -> ExitStatus {
@@ -39,17 +45,21 @@ pub fn run(args: &RunArgs, err: &mut dyn Write) -> ExitStatus {
 
 fn start(args: &RunArgs, loaded: config::Loaded) -> std::io::Result<ExitStatus> {
     let settings = loaded.settings;
-    let log = Log::start(std::io::stderr(), |event| format!("{event:?}"))?;
+    let redactor = Redactor::new(&settings.redaction);
+    let for_lines = redactor.clone();
+    let log = Log::start(std::io::stderr(), move |event| log_line(event, &for_lines))?;
     for warning in &loaded.warnings {
         log.diagnose(warning.to_string());
     }
+    let store = store_settings(&settings, redactor);
+    let lines = log.clone();
     let session = Session {
         server: server(&args.server),
         argv: args.server.clone(),
         seed: seed()?,
         clock: Clock::start(),
-        log: log.clone(),
-        keeper: Box::new(|to| Ok(Forgetful(to))),
+        log,
+        keeper: Box::new(|to| StoreKeeper::start(store, to, lines)),
         settings: engine_settings(settings)?,
     };
     runtime::run(session)
@@ -57,8 +67,11 @@ fn start(args: &RunArgs, loaded: config::Loaded) -> std::io::Result<ExitStatus> 
 
 /// What the engine needs of the configuration.
 fn engine_settings(settings: Settings) -> std::io::Result<dispatcher::Settings> {
-    let identities = Identities::new(settings.identity.profile, settings.identity.keys)
-        .map_err(|problems| std::io::Error::other(format!("identity: {problems:?}")))?;
+    let identities = Identities::new(settings.identity.profile, settings.identity.keys).map_err(|problems| {
+        let texts: Vec<String> =
+            problems.iter().map(|problem| format!("identity.{}: {}", problem.field, problem.message)).collect();
+        std::io::Error::other(texts.join("; "))
+    })?;
     Ok(dispatcher::Settings {
         reliability: settings.reliability,
         policy: settings.policy,
@@ -70,6 +83,18 @@ fn engine_settings(settings: Settings) -> std::io::Result<dispatcher::Settings> 
         signal_drain: settings.shutdown.signal_drain,
         frame_bytes_max: settings.frame_max_bytes,
     })
+}
+
+/// Where this configuration keeps its records.
+pub(super) fn store_settings(settings: &Settings, redactor: Redactor) -> StoreSettings {
+    let state = state_dir(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"));
+    StoreSettings {
+        queue: Place::new(&settings.queue.path, state.as_deref()),
+        history: Place::new(&settings.store.path, state.as_deref()),
+        retention_days: settings.store.retention_days,
+        redactor,
+        queue_busy: QUEUE_BUSY,
+    }
 }
 
 /// The server as records keep it; it is named by its command until it tells its own name.
@@ -88,22 +113,64 @@ fn seed() -> std::io::Result<u64> {
     getrandom::u64().map_err(|error| std::io::Error::other(format!("no random numbers: {error}")))
 }
 
-struct Forgetful(Sender<Event>);
-impl Keeper for Forgetful {
-    fn capture(
-        &self,
-        ticket: dispatcher::event::Ticket,
-        _l: std::sync::Arc<crate::record::DeadLetter>,
-        _a: crate::record::AuditRow,
-    ) {
-        let _ = self.0.send(Event::Stored { ticket });
+/// The SQLite thread as the runtime sees it.
+struct StoreKeeper {
+    store: Store,
+    redactor: Redactor,
+    to: Sender<Event>,
+    log: Log,
+}
+
+impl StoreKeeper {
+    fn start(settings: StoreSettings, to: Sender<Event>, log: Log) -> std::io::Result<StoreKeeper> {
+        let redactor = settings.redactor.clone();
+        let (reports, troubles) = (to.clone(), log.clone());
+        let report = move |report| match report {
+            // A closed channel means that the session is over and nobody waits for the answer.
+            Report::Stored { ticket } => drop(reports.send(Event::Stored { ticket: Ticket(ticket) })),
+            Report::StoreFailed { ticket, error } => {
+                drop(reports.send(Event::StoreFailed { ticket: Ticket(ticket), error }));
+            }
+            Report::Trouble(text) => troubles.diagnose(format!("WARNING: {text}")),
+        };
+        Ok(StoreKeeper { store: Store::start(settings, Box::new(report))?, redactor, to, log })
     }
-    fn audit(&self, _: crate::record::AuditRow) {}
-    fn event(&self, _: std::sync::Arc<crate::record::CallEvent>) {}
-    fn executed(&self, _: crate::record::Execution) {}
-    fn late(&self, _: crate::record::LateResult) {}
-    fn rescue_line(&self, l: &crate::record::DeadLetter) -> String {
-        format!("{l:?}")
+
+    fn submit(&self, command: Command) {
+        if let Err(error) = self.store.submit(command) {
+            self.log.diagnose(format!("WARNING: a record is lost: cannot {error}"));
+        }
     }
-    fn close(self) {}
+}
+
+impl Keeper for StoreKeeper {
+    fn capture(&self, ticket: Ticket, letter: Arc<DeadLetter>, audit: AuditRow) {
+        if let Err(error) = self.store.submit(Command::Capture { ticket: ticket.0, letter, audit }) {
+            let _ = self.to.send(Event::StoreFailed { ticket, error: format!("cannot {error}") });
+        }
+    }
+
+    fn audit(&self, row: AuditRow) {
+        self.submit(Command::Audit(row));
+    }
+
+    fn event(&self, event: Arc<CallEvent>) {
+        self.submit(Command::Event(event));
+    }
+
+    fn executed(&self, execution: Execution) {
+        self.submit(Command::Executed(execution));
+    }
+
+    fn late(&self, late: LateResult) {
+        self.submit(Command::Late(late));
+    }
+
+    fn rescue_line(&self, letter: &DeadLetter) -> String {
+        Record::of(letter, &self.redactor).0.to_json()
+    }
+
+    fn close(self) {
+        self.store.finish();
+    }
 }

@@ -189,6 +189,10 @@ impl Call {
         self.params()?.member("arguments")
     }
 
+    fn arguments_text(&self) -> Option<Vec<u8>> {
+        self.arguments().map(|arguments| arguments.text().to_vec())
+    }
+
     fn executed(&self) -> Executed {
         self.attempts.iter().map(|attempt| attempt.executed).max().unwrap_or(Executed::No)
     }
@@ -671,8 +675,13 @@ impl Dispatcher {
             self.attempt_failed(id, failure);
             return;
         }
-        let error =
-            CallError { message: text, code: None, class: Some(FailureClass::ToolError), executed: Executed::Yes };
+        let error = CallError {
+            message: text,
+            code: None,
+            class: Some(FailureClass::ToolError),
+            executed: Executed::Yes,
+            arguments: call.arguments_text(),
+        };
         self.finish(id, Decision::Failed, Some(answer), response_bytes, Some(error), None);
     }
 
@@ -744,7 +753,13 @@ impl Dispatcher {
         let OpenKind::Call(call) = &open.kind else { return };
         let executed = call.executed();
         let attempts = u32::try_from(call.attempts.len()).unwrap_or(u32::MAX);
-        let error = CallError { message: failure.message.clone(), code: None, class: Some(failure.class), executed };
+        let error = CallError {
+            message: failure.message.clone(),
+            code: None,
+            class: Some(failure.class),
+            executed,
+            arguments: call.arguments_text(),
+        };
         // These two say that client and server do not fit together: no replay would change that.
         if matches!(failure.code, Some(MISSING_CLIENT_CAPABILITY | UNSUPPORTED_PROTOCOL_VERSION)) {
             let error = CallError { code: failure.code, ..error };
@@ -897,7 +912,13 @@ impl Dispatcher {
 }
 
 fn denial(call: &Call) -> CallError {
-    CallError { message: call.policy.reason.clone(), code: Some(DENIED), class: None, executed: Executed::No }
+    CallError {
+        message: call.policy.reason.clone(),
+        code: Some(DENIED),
+        class: None,
+        executed: Executed::No,
+        arguments: None,
+    }
 }
 
 /// What an error answer says about the tool and about another try.

@@ -3,7 +3,16 @@
 //! These are plain values. The dispatcher fills them with what it saw, unredacted; [`redact`] is applied where they
 //! leave the process, so that there is one place to check.
 
+pub mod hash;
 pub mod ids;
+mod json_out;
+mod names;
+pub mod redact;
+pub mod render;
+pub mod shell;
+pub mod stored;
+#[cfg(test)]
+pub(crate) mod test_values;
 
 use crate::clock::Wall;
 
@@ -148,6 +157,25 @@ pub struct DeadLetter {
     pub policy: PolicyNote,
 }
 
+/// Where a stored dead letter is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Status {
+    /// Nobody worked on it yet.
+    Pending,
+    /// Somebody works on it, or died doing so (see its claim).
+    Replaying,
+    /// A replay succeeded.
+    Replayed,
+    /// The last replay failed; it can be tried again.
+    FailedReplay,
+    /// A person gave it up.
+    Discarded,
+    /// It is known to have run: by a late answer, or because a person said so.
+    Settled,
+    /// It failed too many replays.
+    Parked,
+}
+
 /// An answer that arrived after its call was given up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LateResult {
@@ -187,6 +215,8 @@ pub struct CallError {
     pub class: Option<FailureClass>,
     /// Whether the tool ran.
     pub executed: Executed,
+    /// The JSON text of `params.arguments`, so that values masked there are masked in `message` too. Never written.
+    pub arguments: Option<Vec<u8>>,
 }
 
 /// One ended call: the source of the log line and of the stored call event.

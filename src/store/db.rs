@@ -1,0 +1,158 @@
+//! Opening one database file: private, in WAL mode, at a version that this program knows.
+
+use super::error::{Fault, StoreError};
+use super::files;
+use super::place::{Place, Prepared};
+use super::schema::Schema;
+use crate::clock::Clock;
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Beyond this size the log is cut back when it is reset.
+const LOG_BYTES_MAX: i64 = 8 * 1024 * 1024;
+
+/// An open database.
+#[derive(Debug)]
+pub(super) struct Db {
+    pub(super) conn: Connection,
+    pub(super) path: PathBuf,
+    identity: Option<(u64, u64)>,
+}
+
+impl Db {
+    /// Whether the path still leads to the open file. Rows written into a file that was moved or deleted are lost.
+    pub(super) fn is_current(&self) -> bool {
+        self.identity.is_some() && files::identity(&self.path) == self.identity
+    }
+}
+
+/// Opens a database for writing, makes it if it is missing, and brings its tables up to date. `busy` is how long to
+/// wait for other processes. The texts are warnings, each one line.
+pub(super) fn open(place: &Place, schema: &Schema, busy: Duration) -> Result<(Db, Vec<String>), StoreError> {
+    let Prepared { path, created, mut warnings } = place.prepare()?;
+    let opened = |error| StoreError::sqlite(&path, "open", &error);
+    let conn = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE, busy).map_err(opened)?;
+    check(&conn, &path, schema)?;
+    if let Some(warning) = use_wal(&conn, &path, busy)? {
+        warnings.push(warning);
+    }
+    let pragmas = match schema.durable {
+        // `fullfsync` is what makes an fsync reach the disk on macOS; other systems ignore it.
+        true => "PRAGMA synchronous = FULL; PRAGMA fullfsync = ON; PRAGMA checkpoint_fullfsync = ON;",
+        false => "PRAGMA synchronous = NORMAL;",
+    };
+    conn.execute_batch(pragmas).map_err(opened)?;
+    conn.pragma_update_and_check(None, "journal_size_limit", LOG_BYTES_MAX, |_| Ok(())).map_err(opened)?;
+    migrate(&conn, &path, schema)?;
+    if created {
+        let dir = files::parent_of(&path);
+        files::sync_directory(dir).map_err(|error| StoreError::io(dir, "sync directory", &error))?;
+    }
+    let identity = files::identity(&path);
+    Ok((Db { conn, path, identity }, warnings))
+}
+
+/// A connection with its busy timeout set before anything else.
+pub(super) fn connect(path: &Path, mode: OpenFlags, busy: Duration) -> rusqlite::Result<Connection> {
+    let conn = Connection::open_with_flags(path, mode | OpenFlags::SQLITE_OPEN_NO_MUTEX)?;
+    conn.busy_timeout(busy)?;
+    Ok(conn)
+}
+
+/// What a file says of itself.
+struct Header {
+    application: i32,
+    version: i64,
+    tables: i64,
+}
+
+/// Reads all of it at one moment: another process may be making the tables right now.
+fn header(conn: &Connection) -> rusqlite::Result<Header> {
+    let tx = conn.unchecked_transaction()?;
+    Ok(Header {
+        application: tx.pragma_query_value(None, "application_id", |row| row.get(0))?,
+        version: tx.pragma_query_value(None, "user_version", |row| row.get(0))?,
+        tables: tx.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get(0))?,
+    })
+}
+
+/// Refuses a file that this program must not touch. Nothing has been written to it yet.
+pub(super) fn check(conn: &Connection, path: &Path, schema: &Schema) -> Result<i64, StoreError> {
+    let read = |error| StoreError::sqlite(path, "open", &error);
+    let Header { application, version, tables } = header(conn).map_err(read)?;
+    let known = i64::try_from(schema.migrations.len()).unwrap_or(i64::MAX);
+    let foreign = |reason: String| Err(StoreError::new(path, "open", Fault::Foreign, reason));
+    if application == 0 && version == 0 {
+        if tables > 0 {
+            return foreign(format!(
+                "it is another program's database, not a {} of mcprelay; choose another path",
+                schema.name
+            ));
+        }
+        return Ok(0);
+    }
+    if application != schema.application_id {
+        return foreign(format!("it is not a {} of mcprelay; choose another path", schema.name));
+    }
+    if version > known {
+        return foreign(format!(
+            "it was written by a newer mcprelay (schema {version}, this one knows {known}); use that version or choose another path"
+        ));
+    }
+    Ok(version)
+}
+
+/// Switches to WAL. The switch needs the file for itself and fails at once while others use it, whatever the busy
+/// timeout says, so it is tried again for as long; without it everything works, only slower.
+fn use_wal(conn: &Connection, path: &Path, busy: Duration) -> Result<Option<String>, StoreError> {
+    let clock = Clock::start();
+    loop {
+        let mode = conn
+            .pragma_query_value(None, "journal_mode", |row| row.get::<_, String>(0))
+            .and_then(|mode| match mode.as_str() {
+                "wal" => Ok(mode),
+                _ => conn.pragma_update_and_check(None, "journal_mode", "WAL", |row| row.get(0)),
+            })
+            .map_err(|error| StoreError::sqlite(path, "open", &error));
+        let reason = match mode {
+            Ok(mode) if mode == "wal" => return Ok(None),
+            Ok(mode) => format!("the file system allows only journal mode {mode}"),
+            Err(error) if error.fault == Fault::Locked => {
+                if clock.now().mono.since_start() < busy {
+                    pause();
+                    continue;
+                }
+                error.reason
+            }
+            Err(error) => return Err(error),
+        };
+        return Ok(Some(format!("{}: not in WAL mode ({reason}); writes are slower", path.display())));
+    }
+}
+
+/// 1 to 16 milliseconds, at random, so that processes that started together do not stay in step.
+fn pause() {
+    let jitter = getrandom::u32().unwrap_or(7) & 15;
+    let _ = crossbeam_channel::never::<()>().recv_timeout(Duration::from_millis(u64::from(jitter) + 1));
+}
+
+/// Brings the tables up to date in one transaction; a second process that waited for it finds nothing to do.
+fn migrate(conn: &Connection, path: &Path, schema: &Schema) -> Result<(), StoreError> {
+    let known = schema.migrations.len();
+    let run = || -> rusqlite::Result<()> {
+        let version = header(conn)?.version;
+        if usize::try_from(version).is_ok_and(|version| version >= known) {
+            return Ok(());
+        }
+        let tx = rusqlite::Transaction::new_unchecked(conn, TransactionBehavior::Immediate)?;
+        let version: i64 = tx.pragma_query_value(None, "user_version", |row| row.get(0))?;
+        for migration in schema.migrations.iter().skip(usize::try_from(version).unwrap_or(0)) {
+            tx.execute_batch(migration)?;
+        }
+        tx.pragma_update(None, "application_id", schema.application_id)?;
+        tx.pragma_update(None, "user_version", i64::try_from(known).unwrap_or(i64::MAX))?;
+        tx.commit()
+    };
+    run().map_err(|error| StoreError::sqlite(path, "open", &error))
+}

@@ -1,0 +1,434 @@
+//! The thread's loop: take what waits, commit it as one group, report, then see to the history.
+
+use super::db::{self, Db};
+use super::error::{Fault, StoreError};
+use super::history::{self, Prune};
+use super::place::Place;
+use super::rows::{self, ExecutionRow, Late, Source};
+use super::schema::{self, Schema};
+use super::secrets::Secrets;
+use super::{Command, Report, StoreSettings, weight};
+use crate::clock::{Clock, Time, Wall};
+use crate::record::hash::arguments_hash;
+use crate::record::redact::{MARKER, Masked};
+use crate::record::stored::{Record, late_json, stored_key};
+use crate::record::{AuditRow, CallEvent, Execution, LateResult};
+use crossbeam_channel::{Receiver, RecvTimeoutError};
+use rusqlite::{Connection, TransactionBehavior};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Commands taken into one group.
+const GROUP_MAX: usize = 512;
+/// Captures among them: a commit should not make the first of them wait for long.
+const CAPTURES_MAX: usize = 64;
+/// Call events wait this long for company.
+const EVENTS_WAIT: Duration = Duration::from_millis(50);
+const EVENTS_BATCH: usize = 512;
+/// How long the history waits for other processes. Captures wait behind it, so it is short; what it could not write
+/// stays here and is tried again.
+const HISTORY_BUSY: Duration = Duration::from_millis(200);
+const RETRY_WAIT: Duration = Duration::from_millis(1_000);
+/// Rows of one kind that are kept while a file cannot be written; beyond it the oldest are dropped and counted.
+const KEPT_MAX: usize = 8_192;
+
+type ReportTo = Box<dyn Fn(Report) + Send>;
+
+/// A write to the queue, redacted and ready.
+enum Write {
+    Capture { ticket: u64, record: Box<Record>, audit: AuditRow },
+    Execution(ExecutionRow),
+    Late(Late),
+}
+
+/// One database file, open or not, and how it fares.
+struct Link {
+    place: Place,
+    schema: &'static Schema,
+    busy: Duration,
+    db: Option<Db>,
+    /// The fault that was reported last and is not over.
+    trouble: Option<String>,
+    /// Warnings that were reported; each is told once.
+    told: BTreeSet<String>,
+    /// After a failure the file is left alone until then, unless somebody waits for it.
+    retry_at: Option<Time>,
+}
+
+impl Link {
+    fn new(place: Place, schema: &'static Schema, busy: Duration) -> Link {
+        Link { place, schema, busy, db: None, trouble: None, told: BTreeSet::new(), retry_at: None }
+    }
+
+    /// Runs `work` in one immediate transaction, opening the file first if it is not open or is not the file that the
+    /// path leads to.
+    fn write<T>(
+        &mut self,
+        report: &ReportTo,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        if !self.db.as_ref().is_some_and(Db::is_current) {
+            self.db = None;
+            let (db, warnings) = db::open(&self.place, self.schema, self.busy)?;
+            for warning in warnings {
+                if self.told.insert(warning.clone()) {
+                    report(Report::Trouble(warning));
+                }
+            }
+            self.db = Some(db);
+        }
+        let db = self.db.as_mut().expect("it was opened above");
+        let run = || {
+            let tx = db.conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let value = work(&tx)?;
+            tx.commit()?;
+            Ok(value)
+        };
+        let result = run().map_err(|error| StoreError::sqlite(&db.path, "write", &error));
+        match &result {
+            Ok(_) => {
+                self.retry_at = None;
+                if self.trouble.take().is_some() {
+                    report(Report::Trouble(format!("{} {}: works again", self.schema.name, db.path.display())));
+                }
+            }
+            // These say nothing against the connection; after all other faults only a new one is sure to see the file
+            // as it is.
+            Err(error) if matches!(error.fault, Fault::Locked | Fault::Row) => {}
+            Err(_) => self.db = None,
+        }
+        result
+    }
+
+    /// Reports a fault unless it is the one that was reported last.
+    fn failed(&mut self, error: &StoreError, now: Time, report: &ReportTo) {
+        self.retry_at = Some(now.plus(RETRY_WAIT));
+        let text = format!("{}: cannot {error}", self.schema.name);
+        if self.trouble.as_ref() != Some(&text) {
+            report(Report::Trouble(text.clone()));
+            self.trouble = Some(text);
+        }
+    }
+
+    fn may_try(&self, now: Time) -> bool {
+        self.retry_at.is_none_or(|at| at <= now)
+    }
+}
+
+/// The state of the thread.
+pub(super) struct Worker {
+    settings: StoreSettings,
+    report: ReportTo,
+    waiting_bytes: Arc<AtomicUsize>,
+    clock: Clock,
+    queue: Link,
+    history: Link,
+    secrets: Secrets,
+    /// Executions and late answers that the queue could not take.
+    kept: Vec<Write>,
+    audits: Vec<AuditRow>,
+    events: Vec<Arc<CallEvent>>,
+    /// When the waiting events are due.
+    events_due: Option<Time>,
+    /// Events before this moment are being deleted, and how many were.
+    prune: Option<(Wall, u64)>,
+    /// Pruning was planned; once in a run is enough.
+    planned: bool,
+    dropped: usize,
+}
+
+impl Worker {
+    pub(super) fn new(settings: StoreSettings, report: ReportTo, waiting_bytes: Arc<AtomicUsize>) -> Worker {
+        Worker {
+            queue: Link::new(settings.queue.clone(), &schema::QUEUE, settings.queue_busy),
+            history: Link::new(settings.history.clone(), &schema::HISTORY, HISTORY_BUSY.min(settings.queue_busy)),
+            settings,
+            report,
+            waiting_bytes,
+            clock: Clock::start(),
+            secrets: Secrets::default(),
+            kept: Vec::new(),
+            audits: Vec::new(),
+            events: Vec::new(),
+            events_due: None,
+            prune: None,
+            planned: false,
+            dropped: 0,
+        }
+    }
+
+    /// Works until the channel closes, then writes what is left.
+    pub(super) fn run(mut self, inbox: &Receiver<Command>) {
+        loop {
+            let first = match self.next_deadline() {
+                None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(at) => inbox.recv_timeout(at.saturating_since(self.clock.now().mono)),
+            };
+            let mut group = match first {
+                Ok(command) => vec![command],
+                Err(RecvTimeoutError::Timeout) => Vec::new(),
+                Err(RecvTimeoutError::Disconnected) => break,
+            };
+            let mut captures = 0;
+            while group.len() < GROUP_MAX && captures < CAPTURES_MAX {
+                let Ok(command) = inbox.try_recv() else { break };
+                captures += usize::from(matches!(command, Command::Capture { .. }));
+                group.push(command);
+            }
+            self.turn(group);
+        }
+        self.end();
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        let queue = if self.kept.is_empty() { None } else { self.queue.retry_at };
+        let history = match self.audits.is_empty() && self.events.is_empty() {
+            true => None,
+            // After a failure the events are due again, but not before the next try.
+            false => self.history.retry_at.or(self.events_due),
+        };
+        let prune = self.prune.map(|_| self.history.retry_at.unwrap_or(Time::ZERO));
+        [queue, history, prune].into_iter().flatten().min()
+    }
+
+    fn turn(&mut self, group: Vec<Command>) {
+        let mut writes = Vec::new();
+        let mut flush = false;
+        for command in group {
+            self.waiting_bytes.fetch_sub(weight(&command), Ordering::Relaxed);
+            match command {
+                Command::Capture { ticket, letter, audit } => {
+                    let (record, masked) = Record::of(&letter, &self.settings.redactor);
+                    let audit = self.redacted(audit, &masked);
+                    self.secrets.remember(&record.id, masked);
+                    writes.push(Write::Capture { ticket, record: Box::new(record), audit });
+                }
+                Command::Audit(audit) => {
+                    let audit = self.redacted(audit, &Masked::none());
+                    self.audits.push(audit);
+                }
+                Command::Event(event) if event.enforced => self.events.push(event),
+                // The extra line of a policy dry run; no call ended.
+                Command::Event(_) => {}
+                Command::Executed(execution) => writes.push(Write::Execution(self.execution(&execution))),
+                Command::Late(late) => writes.push(Write::Late(self.late(late))),
+                Command::Flush => flush = true,
+            }
+        }
+        let now = self.clock.now().mono;
+        let retry = !self.kept.is_empty() && (flush || self.queue.may_try(now));
+        if !writes.is_empty() || retry {
+            self.write_queue(writes);
+        }
+        if !self.events.is_empty() && self.events_due.is_none() {
+            self.events_due = Some(now.plus(EVENTS_WAIT));
+        }
+        let due = self.events.len() >= EVENTS_BATCH || self.events_due.is_some_and(|at| at <= now);
+        if flush || ((due || !self.audits.is_empty()) && self.history.may_try(now)) {
+            self.write_history();
+        }
+        if self.prune.is_some() && self.history.may_try(now) {
+            self.prune_step();
+        }
+    }
+
+    fn end(&mut self) {
+        // Nobody waits behind the history any more.
+        self.history.busy = self.settings.queue_busy;
+        self.history.db = None;
+        self.write_queue(Vec::new());
+        self.write_history();
+        let lost = self.kept.len() + self.audits.len() + self.events.len() + self.dropped;
+        if lost > 0 {
+            (self.report)(Report::Trouble(format!(
+                "{lost} audit rows, call events or executions could not be written"
+            )));
+        }
+    }
+
+    fn redacted(&self, audit: AuditRow, masked: &Masked) -> AuditRow {
+        let redact = |detail: String| {
+            let text = self.settings.redactor.redact_json_with(detail.as_bytes(), masked);
+            String::from_utf8_lossy(&text).into_owned()
+        };
+        AuditRow { detail: audit.detail.map(redact), ..audit }
+    }
+
+    fn execution(&self, execution: &Execution) -> ExecutionRow {
+        let redactor = &self.settings.redactor;
+        let masked = execution.arguments.as_deref().map(|text| redactor.collect_json(text)).unwrap_or_default();
+        ExecutionRow {
+            server: execution.server.clone(),
+            tool: execution.tool.clone(),
+            key: Some(stored_key(&execution.key, redactor, &masked)),
+            arguments_hash: arguments_hash(execution.arguments.as_deref()),
+            at: execution.at,
+            source: Source::Live,
+        }
+    }
+
+    fn late(&self, mut late: LateResult) -> Late {
+        let masked = self.secrets.of(&late.record_id);
+        if masked.is_none() {
+            // Which values must be masked is not known any more. The fact counts; the text may hold any of them.
+            late.body = format!("\"{MARKER}\"").into_bytes();
+        }
+        let json = late_json(&late, &self.settings.redactor, masked.unwrap_or(&Masked::none()));
+        Late { record_id: late.record_id, at: late.at, executed: late.executed, success: late.success, json }
+    }
+
+    fn write_queue(&mut self, new: Vec<Write>) {
+        let mut writes = std::mem::take(&mut self.kept);
+        writes.extend(new);
+        if writes.is_empty() {
+            return;
+        }
+        match self.queue.write(&self.report, |conn| apply_all(conn, &writes)) {
+            Ok(orphans) => self.stored(writes, &orphans),
+            Err(error) if error.fault == Fault::Row && writes.len() > 1 => {
+                // One row spoils the group; alone, the others are fine.
+                for write in writes {
+                    let one = [write];
+                    let result = self.queue.write(&self.report, |conn| apply_all(conn, &one));
+                    match result {
+                        Ok(orphans) => self.stored(one.into(), &orphans),
+                        Err(error) => self.not_stored(one.into(), &error),
+                    }
+                }
+            }
+            Err(error) => self.not_stored(writes, &error),
+        }
+    }
+
+    fn stored(&mut self, writes: Vec<Write>, orphans: &[String]) {
+        for write in writes {
+            if let Write::Capture { ticket, audit, .. } = write {
+                (self.report)(Report::Stored { ticket });
+                self.audits.push(audit);
+            }
+        }
+        for id in orphans {
+            (self.report)(Report::Trouble(format!("a late answer found no record {id} to be attached to")));
+        }
+    }
+
+    fn not_stored(&mut self, writes: Vec<Write>, error: &StoreError) {
+        let mut kept = false;
+        for write in writes {
+            match write {
+                Write::Capture { ticket, .. } => {
+                    (self.report)(Report::StoreFailed { ticket, error: format!("cannot {error}") });
+                }
+                // A row that is refused once is refused always.
+                Write::Execution(_) | Write::Late(_) if error.fault == Fault::Row => self.dropped += 1,
+                write @ (Write::Execution(_) | Write::Late(_)) => {
+                    kept = true;
+                    self.kept.push(write);
+                }
+            }
+        }
+        self.dropped += shorten(&mut self.kept);
+        let now = self.clock.now().mono;
+        if kept {
+            self.queue.failed(error, now, &self.report);
+        }
+    }
+
+    fn write_history(&mut self) {
+        if self.audits.is_empty() && self.events.is_empty() {
+            return;
+        }
+        let now = self.clock.now();
+        let (audits, events, days) = (&self.audits, &self.events, self.settings.retention_days);
+        let planned = self.planned;
+        let result = self.history.write(&self.report, |conn| {
+            // Before the new events come in: they would hide that all others are old.
+            let plan = if !planned { history::plan_prune(conn, now.wall, days)? } else { Prune::Nothing };
+            history::append_audit(conn, audits)?;
+            history::insert_events(conn, events)?;
+            Ok(plan)
+        });
+        self.events_due = None;
+        match result {
+            Ok(plan) => {
+                self.audits.clear();
+                self.events.clear();
+                self.planned = true;
+                self.plan(plan);
+            }
+            Err(error) => {
+                if error.fault == Fault::Row {
+                    self.dropped += self.audits.len() + self.events.len();
+                    self.audits.clear();
+                    self.events.clear();
+                }
+                self.dropped += shorten(&mut self.audits) + shorten(&mut self.events);
+                let now = self.clock.now().mono;
+                self.history.failed(&error, now, &self.report);
+            }
+        }
+    }
+
+    fn plan(&mut self, plan: Prune) {
+        match plan {
+            Prune::Nothing => {}
+            Prune::Before(before) => self.prune = Some((before, 0)),
+            Prune::Everything(count) => (self.report)(Report::Trouble(format!(
+                "history: all {count} call events are older than {} days; nothing was deleted in case the clock is wrong",
+                self.settings.retention_days
+            ))),
+        }
+    }
+
+    fn prune_step(&mut self) {
+        let Some((before, deleted)) = self.prune else { return };
+        let result = self.history.write(&self.report, |conn| {
+            let step = history::prune_step(conn, before)?;
+            let most = step.finished && history::fewer_events_than(conn, deleted + step.deleted)?;
+            Ok((step, most))
+        });
+        match result {
+            Ok((step, _)) if !step.finished => self.prune = Some((before, deleted + step.deleted)),
+            Ok((step, most)) => {
+                self.prune = None;
+                if most {
+                    let total = deleted + step.deleted;
+                    let days = self.settings.retention_days;
+                    let text = format!(
+                        "history: deleted {total} call events, most of all, because they were older than {days} days"
+                    );
+                    (self.report)(Report::Trouble(text));
+                }
+            }
+            Err(error) => {
+                let now = self.clock.now().mono;
+                self.history.failed(&error, now, &self.report);
+            }
+        }
+    }
+}
+
+/// Drops the oldest beyond the bound and counts them.
+fn shorten<T>(kept: &mut Vec<T>) -> usize {
+    let over = kept.len().saturating_sub(KEPT_MAX);
+    kept.drain(..over).count()
+}
+
+/// Applies the writes in their order; gives the records that late answers did not find.
+fn apply_all(conn: &Connection, writes: &[Write]) -> rusqlite::Result<Vec<String>> {
+    let mut orphans = Vec::new();
+    for write in writes {
+        match write {
+            Write::Capture { record, .. } => rows::insert(conn, record)?,
+            Write::Execution(row) => rows::record_execution(conn, row)?,
+            Write::Late(late) => {
+                if !rows::attach_late(conn, late)? {
+                    orphans.push(late.record_id.clone());
+                }
+            }
+        }
+    }
+    Ok(orphans)
+}
