@@ -1,1 +1,3 @@
 //! The engine on virtual time, one file a topic.
+
+mod attempts;
