@@ -1,7 +1,7 @@
 //! The errors we make, and the way every answer takes to its asker.
 
 use super::event::{Action, ClientId};
-use super::{BatchId, Dispatcher, OpenId};
+use super::{BatchId, Dispatcher, Open, OpenId};
 use crate::record::{Executed, FailureClass};
 use crate::wire::message::{AnswerTo, INTERNAL_ERROR, Refusal};
 use crate::wire::request_id::RequestId;
@@ -129,15 +129,27 @@ impl Dispatcher {
 
     /// Ends an open request: with an answer, or without one if it was withdrawn.
     pub(super) fn close(&mut self, id: OpenId, answer: Option<Vec<u8>>) {
-        let Some(open) = self.open.remove(&id) else { return };
+        if let Some(open) = self.take_open(id) {
+            self.answer_taken(&open, answer);
+        }
+    }
+
+    /// Takes an open request out of every place that knows it. Its asker still waits.
+    pub(super) fn take_open(&mut self, id: OpenId) -> Option<Open> {
+        let open = self.open.remove(&id)?;
         if let Some(client) = self.clients.get_mut(&open.client)
             && client.open.get(open.id.key()) == Some(&id)
         {
             client.open.remove(open.id.key());
         }
         if let Some(upstream) = self.upstreams.get_mut(&open.upstream) {
-            upstream.waiting_remove(id);
+            upstream.waiting.leave(id);
         }
+        Some(open)
+    }
+
+    /// The last word to whoever asked: an answer, or none if the request was withdrawn.
+    pub(super) fn answer_taken(&mut self, open: &Open, answer: Option<Vec<u8>>) {
         match (open.batch, answer) {
             (Some(batch), answer) => self.batch_answered(batch, answer),
             (None, Some(bytes)) => self.actions.push(Action::ToClient { client: open.client, bytes }),

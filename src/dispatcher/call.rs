@@ -68,8 +68,8 @@ enum State {
     /// In line for the upstream.
     Queued { since: Now, until: Time },
     /// Sent. `until` is a moment of the upstream's own clock.
-    Awaiting { attempt: AttemptId, started: Now, until: Time, left: bool },
-    /// Between attempts.
+    Awaiting { attempt: AttemptId, started: Now, until: Time },
+    /// Between attempts, or after the last.
     BackingOff { until: Time },
     /// Given up; the client is told when the dead letter is on disk.
     Capturing { until: Time, letter: Arc<DeadLetter>, ending: Box<Ending> },
@@ -153,13 +153,6 @@ impl Call {
         match self.state {
             State::Awaiting { attempt, .. } => Some(attempt),
             State::Queued { .. } | State::BackingOff { .. } | State::Capturing { .. } => None,
-        }
-    }
-
-    /// No byte of the attempt left this process.
-    pub(super) fn never_left(&mut self) {
-        if let State::Awaiting { left, .. } = &mut self.state {
-            *left = false;
         }
     }
 
@@ -433,7 +426,7 @@ impl Dispatcher {
         let Some(OpenKind::Call(call)) = self.open.get_mut(&id).map(|open| &mut open.kind) else { return };
         call.request_bytes = request_bytes;
         let until = shown.plus(call.settings.timeout).min(call.total_until);
-        call.state = State::Awaiting { attempt, started: now, until, left: true };
+        call.state = State::Awaiting { attempt, started: now, until };
         self.arm_call(id);
         self.send_request(upstream, attempt, id, bytes);
     }
@@ -476,42 +469,43 @@ impl Dispatcher {
         let Some(open) = self.open.get(&id) else { return };
         let OpenKind::Call(call) = &open.kind else { return };
         let shown = self.upstreams[&open.upstream].clock.read(self.now.mono);
-        let (executed, due) = match call.state {
-            State::Awaiting { until, left, .. } => (if left { Executed::Maybe } else { Executed::No }, until),
-            State::Queued { until, .. } => (Executed::No, until),
-            State::BackingOff { .. } | State::Capturing { .. } => return,
-        };
-        if shown < due {
-            return;
+        match call.state {
+            State::Awaiting { until, .. } | State::Queued { until, .. } if until <= shown => {}
+            State::Awaiting { .. } | State::Queued { .. } | State::BackingOff { .. } | State::Capturing { .. } => return,
         }
-        let (class, tool) = (FailureClass::Timeout, &call.tool);
-        let failure = if shown >= call.total_until {
+        let tool = &call.tool;
+        let (in_time, message) = if shown >= call.total_until {
             let total = call.total.as_millis();
-            let message = format!("tool {tool:?} was not finished within {total} ms, all attempts and waits included");
-            Failure::ours(class, executed, Again::Never, message)
+            (false, format!("tool {tool:?} was not finished within {total} ms, all attempts and waits included"))
         } else {
-            let again = if executed == Executed::No { Again::Always } else { Again::IfIdempotent };
-            let message = format!("tool {tool:?} did not answer within {} ms", call.settings.timeout.as_millis());
-            Failure::ours(class, executed, again, message)
+            (true, format!("tool {tool:?} did not answer within {} ms", call.settings.timeout.as_millis()))
         };
-        self.abandon(id, "timed out");
-        self.attempt_failed(id, failure);
+        let executed = self.abandon(id, "timed out");
+        let again = match executed {
+            Executed::No if in_time => Again::Always,
+            Executed::Maybe | Executed::Yes if in_time => Again::IfIdempotent,
+            Executed::No | Executed::Maybe | Executed::Yes => Again::Never,
+        };
+        self.attempt_failed(id, Failure::ours(FailureClass::Timeout, executed, again, message));
     }
 
-    /// Gives up the attempt on the wire and tells the upstream so, before anything else is sent for this call.
-    fn abandon(&mut self, id: OpenId, reason: &str) {
-        let Some(open) = self.open.get_mut(&id) else { return };
-        let OpenKind::Call(call) = &mut open.kind else { return };
-        let State::Awaiting { attempt, .. } = call.state else { return };
+    /// Gives up the attempt on the wire, if there is one, and tells the upstream so before anything else is sent for this
+    /// call. Whether it may have run.
+    fn abandon(&mut self, id: OpenId, reason: &str) -> Executed {
+        let Some(open) = self.open.get_mut(&id) else { return Executed::No };
+        let OpenKind::Call(call) = &mut open.kind else { return Executed::No };
+        let State::Awaiting { attempt, .. } = call.state else { return Executed::No };
         call.abandoned.push(attempt);
+        let owner = LateOwner::Call { open: id, attempt: call.attempts.len() };
         let upstream = open.upstream;
-        self.off_wire(id, attempt);
-        self.late.remember(attempt, LateOwner::Call(id), self.now.mono);
+        let executed = self.off_wire(id, attempt);
+        self.late.remember(attempt, owner, self.now.mono);
         let notice = format!(
             "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{{\"requestId\":{},\"reason\":\"{reason}\"}}}}",
             attempt.0
         );
         self.tell_upstream(upstream, notice.into_bytes());
+        executed
     }
 
     /// An attempt is over without success: what follows, and when.
@@ -520,13 +514,14 @@ impl Dispatcher {
         let Some(open) = self.open.get_mut(&id) else { return };
         let OpenKind::Call(call) = &mut open.kind else { return };
         if let Some(upstream) = self.upstreams.get_mut(&open.upstream) {
-            upstream.waiting_remove(id);
+            upstream.waiting.leave(id);
         }
         let started = match call.state {
             State::Awaiting { started, .. } => started,
             State::Queued { since, .. } => since,
             State::BackingOff { .. } | State::Capturing { .. } => now,
         };
+        call.state = State::BackingOff { until: now.mono };
         let number = u32::try_from(call.attempts.len()).unwrap_or(u32::MAX).saturating_add(1);
         call.attempts.push(Attempt {
             number,
@@ -565,42 +560,31 @@ impl Dispatcher {
     /// The upstream can take nothing (more) of this call.
     pub(super) fn call_unreachable(&mut self, id: OpenId, text: &str) {
         let Some(OpenKind::Call(call)) = self.open.get(&id).map(|open| &open.kind) else { return };
-        let attempt_lost = |executed, again| {
-            let may = if executed == Executed::Maybe { "; the call may have run" } else { "" };
-            Failure::ours(FailureClass::Transport, executed, again, format!("tool {:?}: {text}{may}", call.tool))
-        };
-        match call.state {
-            State::Awaiting { attempt, left: true, .. } => {
-                let failure = attempt_lost(Executed::Maybe, Again::IfIdempotent);
-                self.off_wire(id, attempt);
-                self.attempt_failed(id, failure);
-            }
-            State::Awaiting { attempt, left: false, .. } => {
-                let failure = attempt_lost(Executed::No, Again::Always);
-                self.off_wire(id, attempt);
-                self.attempt_failed(id, failure);
-            }
-            State::Queued { .. } => {
-                let failure = attempt_lost(Executed::No, Again::Always);
-                self.attempt_failed(id, failure);
-            }
-            // The attempts it was to have cannot be made: it ends as the last one did.
+        let tool = call.tool.clone();
+        let executed = match call.state {
+            State::Awaiting { attempt, .. } => self.off_wire(id, attempt),
+            State::Queued { .. } => Executed::No,
             State::BackingOff { .. } => {
-                let failure = attempt_lost(Executed::No, Again::Never);
-                let last = call.attempts.last();
-                let failure = match last {
-                    Some(last) => Failure {
-                        class: last.class,
-                        code: last.code,
-                        message: format!("{}; no other attempt is possible: {text}", last.message),
-                        ..failure
-                    },
-                    None => failure,
-                };
-                self.give_up(id, failure);
+                self.give_up_waiting(id, text);
+                return;
             }
-            State::Capturing { .. } => {}
-        }
+            State::Capturing { .. } => return,
+        };
+        let (again, may) = match executed {
+            Executed::No => (Again::Always, ""),
+            Executed::Maybe | Executed::Yes => (Again::IfIdempotent, "; the call may have run"),
+        };
+        let message = format!("tool {tool:?}: {text}{may}");
+        self.attempt_failed(id, Failure::ours(FailureClass::Transport, executed, again, message));
+    }
+
+    /// The attempts that a call waits for cannot be made: it ends as the last one did.
+    fn give_up_waiting(&mut self, id: OpenId, text: &str) {
+        let Some(OpenKind::Call(call)) = self.open.get(&id).map(|open| &open.kind) else { return };
+        let Some(last) = call.attempts.last() else { return };
+        let message = format!("{}; no other attempt is possible: {text}", last.message);
+        let failure = Failure::ours(last.class, last.executed, Again::Never, message);
+        self.give_up(id, failure);
     }
 
     // --- answers ---
@@ -641,6 +625,9 @@ impl Dispatcher {
     fn keep_token_for_task(&mut self, id: OpenId, attempt: AttemptId, task_id: Option<String>) {
         let Some(open) = self.open.get(&id) else { return };
         let OpenKind::Call(call) = &open.kind else { return };
+        if call.progress.token.is_none() {
+            return;
+        }
         let token = TaskToken { client: open.client, task_id, progress: call.progress.clone() };
         if let Some(upstream) = self.upstreams.get_mut(&open.upstream) {
             upstream.keep_for_task(attempt, token);
@@ -686,17 +673,16 @@ impl Dispatcher {
     }
 
     /// The answer came and is too long to pass on: the tool has run, and another try would say as much.
-    pub(super) fn call_answer_too_long(&mut self, id: OpenId, _attempt: AttemptId, text: &str) {
+    pub(super) fn call_answer_too_long(&mut self, id: OpenId, text: &str) {
         let failure = Failure::ours(FailureClass::NonRetryable, Executed::Yes, Again::Never, text.to_owned());
         self.attempt_failed(id, failure);
     }
 
     /// An answer to an attempt that was given up, while the call goes on: the tool has run, or certainly not.
-    pub(super) fn call_answered_late(&mut self, id: OpenId, message: &Message) {
-        let executed = executed_by(message);
+    pub(super) fn call_answered_late(&mut self, id: OpenId, attempt: usize, message: &Message) {
         let Some(OpenKind::Call(call)) = self.open.get_mut(&id).map(|open| &mut open.kind) else { return };
-        if let Some(attempt) = call.attempts.iter_mut().find(|attempt| attempt.executed == Executed::Maybe) {
-            attempt.executed = executed;
+        if let Some(attempt) = call.attempts.get_mut(attempt) {
+            attempt.executed = executed_by(message);
         }
     }
 
@@ -735,14 +721,16 @@ impl Dispatcher {
         let open: Vec<OpenId> = self.open.iter().filter(|(_, open)| open.is_call()).map(|(id, _)| *id).collect();
         for id in open {
             let Some(OpenKind::Call(call)) = self.open.get(&id).map(|open| &open.kind) else { continue };
-            let executed = match call.state {
-                State::Capturing { .. } => continue,
-                State::Awaiting { left: true, .. } => Executed::Maybe,
-                State::Awaiting { left: false, .. } | State::Queued { .. } | State::BackingOff { .. } => Executed::No,
-            };
             let text = format!("tool {:?}: mcprelay was told to end while the call was open", call.tool);
-            self.abandon(id, "mcprelay is ending");
-            self.attempt_failed(id, Failure::ours(FailureClass::Interrupted, executed, Again::Never, text));
+            let failure = |executed| Failure::ours(FailureClass::Interrupted, executed, Again::Never, text);
+            match call.state {
+                State::Awaiting { .. } | State::Queued { .. } => {
+                    let executed = self.abandon(id, "mcprelay is ending");
+                    self.attempt_failed(id, failure(executed));
+                }
+                State::BackingOff { .. } => self.give_up(id, failure(Executed::No)),
+                State::Capturing { .. } => {}
+            }
         }
         self.phase.interrupted();
     }
@@ -866,26 +854,21 @@ impl Dispatcher {
         error: Option<CallError>,
         dead_letter_id: Option<String>,
     ) {
-        let Some(open) = self.open.get_mut(&id) else { return };
-        let upstream = open.upstream;
-        let OpenKind::Call(call) = &mut open.kind else { return };
-        for attempt in std::mem::take(&mut call.abandoned) {
-            self.late.remember(attempt, LateOwner::Nobody, self.now.mono);
+        let Some(open) = self.take_open(id) else { return };
+        let OpenKind::Call(call) = &open.kind else { return };
+        for attempt in &call.abandoned {
+            self.late.remember(*attempt, LateOwner::Nobody, self.now.mono);
         }
         let failed = u32::try_from(call.attempts.len()).unwrap_or(u32::MAX);
-        let under_way = match (&call.state, decision) {
-            (State::Awaiting { .. }, _) => 1,
-            (State::Queued { .. } | State::BackingOff { .. } | State::Capturing { .. }, _) => 0,
-        };
-        let call = call.clone();
+        let attempts = failed.saturating_add(u32::from(call.attempt_on_wire().is_some()));
         let event = CallEvent {
             response_bytes,
             error,
             dead_letter_id,
-            ..self.event_of(upstream, &call, decision, failed + under_way)
+            ..self.event_of(open.upstream, call, decision, attempts)
         };
         self.actions.push(Action::Report(Box::new(event)));
-        self.close(id, answer);
+        self.answer_taken(&open, answer);
     }
 
     /// The event of a call that ends now, without an error.

@@ -97,22 +97,28 @@ impl Dispatcher {
 
     /// The operating system asks us to end. The second time it means at once.
     pub(super) fn terminate(&mut self) {
-        match self.phase {
-            Phase::Running => {
-                let ids: Vec<UpstreamId> = self.upstreams.keys().copied().collect();
-                for id in ids {
-                    self.fail_upstream_requests(id, "mcprelay is ending");
+        let ids: Vec<UpstreamId> = self.upstreams.keys().copied().collect();
+        if std::mem::replace(&mut self.asked_to_end, true) {
+            self.interrupt_calls();
+            self.drain_over();
+            for id in ids {
+                self.begin_stop(id);
+                self.kill(id);
+            }
+            return;
+        }
+        for id in &ids {
+            self.fail_upstream_requests(*id, "mcprelay is ending");
+        }
+        if self.phase == Phase::Stopping {
+            // Closing its input was the polite way; what is left of its grace is not waited for.
+            for id in ids {
+                if matches!(self.upstreams[&id].stop, Some(Stop::InputClosed { .. })) {
+                    self.stop_step(id);
                 }
-                self.limit_drain();
             }
-            Phase::Draining { calls_until: None, .. } => self.limit_drain(),
-            Phase::Draining { .. } => {
-                self.interrupt_calls();
-                self.drain_over();
-                self.hurry();
-            }
-            Phase::Stopping => self.hurry(),
-            Phase::Done => {}
+        } else {
+            self.limit_drain();
         }
     }
 
@@ -123,15 +129,6 @@ impl Dispatcher {
         let until = self.now.mono.plus(self.settings.signal_drain);
         self.phase = Phase::Draining { passes_until: until, calls_until: Some(until) };
         self.arm(until);
-    }
-
-    /// Kills what is being ended.
-    fn hurry(&mut self) {
-        let ids: Vec<UpstreamId> = self.upstreams.keys().copied().collect();
-        for id in ids {
-            self.begin_stop(id);
-            self.kill(id);
-        }
     }
 
     /// The session cannot go on: finish what is open.
@@ -162,7 +159,7 @@ impl Dispatcher {
                 self.begin_stop(id);
             }
         }
-        if self.phase == Phase::Stopping && self.upstreams.values().all(|upstream| upstream.stop == Some(Stop::Done)) {
+        if self.phase == Phase::Stopping && self.open.is_empty() && self.upstreams.values().all(|upstream| upstream.stop == Some(Stop::Done)) {
             if let Some(summary) = self.counters.summary() {
                 self.diagnose(summary);
             }

@@ -17,7 +17,12 @@ const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LateOwner {
     /// A call that is still being tried.
-    Call(OpenId),
+    Call {
+        /// Which.
+        open: OpenId,
+        /// Where the attempt stands in its list.
+        attempt: usize,
+    },
     /// A dead letter.
     DeadLetter(String),
     /// Nothing that could use it: a cancelled request, or a call that succeeded by another attempt.

@@ -145,6 +145,8 @@ pub struct Dispatcher {
     batches: BTreeMap<BatchId, Batch>,
     late: LateAnswers,
     phase: Phase,
+    /// The operating system has asked us to end.
+    asked_to_end: bool,
     status: ExitStatus,
     counters: Counters,
     last_id: u64,
@@ -181,6 +183,7 @@ impl Dispatcher {
             batches: BTreeMap::new(),
             late: LateAnswers::default(),
             phase: Phase::Running,
+            asked_to_end: false,
             status: ExitStatus::Success,
             counters: Counters::default(),
             last_id: 0,
@@ -250,7 +253,11 @@ impl Dispatcher {
             Event::ClientClosed { client } => self.client_closed(client),
             Event::ClientGone { client } => self.client_gone(client),
             Event::ClientOutbox { client, level } => self.client_outbox(client, level),
-            Event::UpstreamStartFailed { upstream, error, .. } => self.upstream_start_failed(upstream, &error),
+            Event::UpstreamStartFailed { upstream, incarnation, error } => {
+                if self.is_current(upstream, incarnation) {
+                    self.upstream_start_failed(upstream, &error);
+                }
+            }
             Event::UpstreamFrame { upstream, incarnation, frame } => {
                 if self.is_current(upstream, incarnation) {
                     self.upstream_frame(upstream, frame);
@@ -373,8 +380,8 @@ impl Dispatcher {
     /// What must hold between turns.
     fn check_invariants(&self) {
         for (upstream_id, upstream) in &self.upstreams {
-            for (attempt, open) in &upstream.wire {
-                let open = self.open.get(open).expect("a request on the wire is open");
+            for (attempt, request) in &upstream.wire {
+                let open = self.open.get(&request.open).expect("a request on the wire is open");
                 assert_eq!(open.upstream, *upstream_id);
                 let awaited = match &open.kind {
                     OpenKind::Call(call) => call.awaits(*attempt),
@@ -382,8 +389,8 @@ impl Dispatcher {
                 };
                 assert!(awaited, "a request on the wire is awaited");
             }
-            for (id, _) in &upstream.waiting {
-                let open = self.open.get(id).expect("a waiting request is open");
+            for id in upstream.waiting.ids() {
+                let open = self.open.get(&id).expect("a waiting request is open");
                 let queued = match &open.kind {
                     OpenKind::Call(call) => call.is_queued(),
                     OpenKind::Pass(pass) => pass.sent.is_none(),

@@ -176,6 +176,7 @@ impl Dispatcher {
         let Some(open) = self.open.get(&id) else { return };
         if let OpenKind::Pass(Pass { sent: Some(attempt), .. }) = open.kind {
             self.off_wire(id, attempt);
+            self.late.remember(attempt, LateOwner::Nobody, self.now.mono);
         }
         let Some(request) = self.id_of(id) else { return };
         let frame = OurError::upstream_closed(text, executed).frame(request.raw());

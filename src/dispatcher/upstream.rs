@@ -1,6 +1,6 @@
 //! What upstreams send, and their lives.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::answer::OurError;
@@ -15,13 +15,13 @@ use super::{BatchId, Dispatcher, OpenId, OpenKind, Timer};
 use crate::clock::Time;
 use crate::exit::ExitStatus;
 use crate::record::{Executed, Server};
-use crate::wire::json::{Json, Kind};
-use crate::wire::message::{FromUpstream, INTERNAL_ERROR, METHOD_NOT_FOUND, Message, Method, Role, sniff};
+use crate::wire::json::Json;
+use crate::wire::message::{FromUpstream, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Message, Method, Role, sniff};
 use crate::wire::request_id::{IdKey, RequestId};
 use crate::wire::splice::{quote, replace};
 
-/// After one half of an upstream's end (its output closed, or its process gone), how long the other half is waited for:
-/// for the exit status to be named, or for the last answers in the pipe.
+/// After one part of an upstream's end (its input or output closed, or its process gone), how long the others are waited
+/// for: for the exit status to be named, or for the last answers in the pipe.
 const END_WAIT: Duration = Duration::from_millis(250);
 
 /// How many finished calls keep their progress token because their answer was a task.
@@ -46,10 +46,48 @@ pub(super) struct UpstreamRequest {
 enum Stage {
     /// Sends and takes.
     Up,
-    /// One half of its end is known.
+    /// One part of its end is known. New requests wait in line until the rest is.
     Ending { until: Time },
     /// It sends nothing more.
     Gone,
+}
+
+/// A request on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OnWire {
+    pub(super) open: OpenId,
+    /// It may have left this process.
+    pub(super) left: bool,
+}
+
+impl OnWire {
+    /// Whether it ran, as far as its sending tells.
+    pub(super) fn executed(self) -> Executed {
+        if self.left { Executed::Maybe } else { Executed::No }
+    }
+}
+
+/// Requests that wait to be sent; whoever asked first is first.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Line {
+    requests: BTreeMap<OpenId, usize>,
+    bytes: usize,
+}
+
+impl Line {
+    pub(super) fn ids(&self) -> impl Iterator<Item = OpenId> {
+        self.requests.keys().copied()
+    }
+
+    fn join(&mut self, id: OpenId, bytes: usize) {
+        self.leave(id);
+        self.requests.insert(id, bytes);
+        self.bytes += bytes;
+    }
+
+    pub(super) fn leave(&mut self, id: OpenId) {
+        self.bytes -= self.requests.remove(&id).unwrap_or(0);
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -70,9 +108,8 @@ pub(super) struct Upstream {
     pub(super) clock: PausableClock,
     unread: bool,
     /// Requests on its wire.
-    pub(super) wire: BTreeMap<AttemptId, OpenId>,
-    /// Requests that wait for room, oldest first, and the bytes of each.
-    pub(super) waiting: VecDeque<(OpenId, usize)>,
+    pub(super) wire: BTreeMap<AttemptId, OnWire>,
+    pub(super) waiting: Line,
     /// Its own requests, by the id that the client sees.
     requests: BTreeMap<u64, UpstreamRequest>,
     tasks: BTreeMap<AttemptId, TaskToken>,
@@ -95,7 +132,7 @@ impl Upstream {
             clock: PausableClock::default(),
             unread: false,
             wire: BTreeMap::new(),
-            waiting: VecDeque::new(),
+            waiting: Line::default(),
             requests: BTreeMap::new(),
             tasks: BTreeMap::new(),
             annotated: BTreeMap::new(),
@@ -103,14 +140,19 @@ impl Upstream {
         }
     }
 
-    /// Whether frames can be sent to it.
+    /// Whether frames can be sent to it, or may be once its end turns out not to be one.
     pub(super) fn accepts(&self) -> bool {
-        self.stage != Stage::Gone && !self.deaf && !self.output_closed && self.stop.is_none()
+        let takes = match self.stage {
+            Stage::Up => !self.deaf,
+            Stage::Ending { .. } => true,
+            Stage::Gone => false,
+        };
+        takes && self.stop.is_none()
     }
 
     /// Whether its clients may be read: there is room for what they send.
     pub(super) fn takes_more(&self) -> bool {
-        self.outbox < Level::Full && self.waiting.iter().map(|(_, bytes)| bytes).sum::<usize>() < OUTBOX_FULL_BYTES
+        self.outbox < Level::Full && self.waiting.bytes < OUTBOX_FULL_BYTES
     }
 
     pub(super) fn is_gone(&self) -> bool {
@@ -135,13 +177,13 @@ impl Upstream {
         }
     }
 
-    pub(super) fn waiting_remove(&mut self, id: OpenId) {
-        self.waiting.retain(|(waiting, _)| *waiting != id);
-    }
-
     /// Makes the calls' time stand still while the upstream is not read; whether that changed anything.
     pub(super) fn set_unread(&mut self, unread: bool, now: Time) -> bool {
         self.unread = unread;
+        if let Stage::Ending { until } = &mut self.stage {
+            // Its last answers may still be in the pipe: the wait for them begins when they can be read.
+            *until = now.plus(END_WAIT);
+        }
         self.pause_or_run(now)
     }
 
@@ -157,7 +199,9 @@ impl Upstream {
                 found.push((request.since.plus(client_wait_max), Timer::ClientWait(id, *number)));
             }
         }
-        if let Stage::Ending { until } = self.stage {
+        if let Stage::Ending { until } = self.stage
+            && !self.unread
+        {
             found.push((until, Timer::UpstreamEnd(id)));
         }
         if let Some(until) = self.stop.as_ref().and_then(Stop::until) {
@@ -202,17 +246,22 @@ impl Dispatcher {
     /// Sends a request that is then awaited.
     pub(super) fn send_request(&mut self, id: UpstreamId, attempt: AttemptId, open: OpenId, bytes: Vec<u8>) {
         let Some(upstream) = self.upstreams.get_mut(&id) else { return };
-        upstream.wire.insert(attempt, open);
+        upstream.wire.insert(attempt, OnWire { open, left: true });
         let incarnation = upstream.incarnation;
         self.actions.push(Action::ToUpstream { upstream: id, incarnation, bytes, attempt: Some(attempt) });
     }
 
     /// Whether a new request must stand in line.
     pub(super) fn must_wait(&self, upstream: UpstreamId) -> bool {
+        !self.has_room(upstream) || self.upstreams[&upstream].waiting.ids().next().is_some()
+    }
+
+    /// Whether the upstream can take a request, and its clients the answer.
+    fn has_room(&self, upstream: UpstreamId) -> bool {
         let found = &self.upstreams[&upstream];
-        found.outbox >= Level::High
-            || !found.waiting.is_empty()
-            || self.clients.values().any(|client| client.upstream == upstream && client.outbox >= Level::High)
+        found.stage == Stage::Up
+            && found.outbox < Level::High
+            && self.clients.values().all(|client| client.upstream != upstream || client.outbox < Level::High)
     }
 
     /// Puts a request in line.
@@ -223,7 +272,7 @@ impl Dispatcher {
             OpenKind::Pass(pass) => pass.frame_bytes(),
         };
         if let Some(upstream) = self.upstreams.get_mut(&open.upstream) {
-            upstream.waiting.push_back((id, bytes));
+            upstream.waiting.join(id, bytes);
         }
     }
 
@@ -231,12 +280,10 @@ impl Dispatcher {
     pub(super) fn send_waiting(&mut self) {
         let ids: Vec<UpstreamId> = self.upstreams.keys().copied().collect();
         for id in ids {
-            loop {
-                let clear = self.upstreams[&id].outbox < Level::High
-                    && self.clients.values().all(|client| client.upstream != id || client.outbox < Level::High);
-                let Some(upstream) = self.upstreams.get_mut(&id).filter(|_| clear) else { break };
-                let Some((next, _)) = upstream.waiting.front().copied() else { break };
-                upstream.waiting_remove(next);
+            while self.has_room(id) {
+                let Some(upstream) = self.upstreams.get_mut(&id) else { break };
+                let Some(next) = upstream.waiting.ids().next() else { break };
+                upstream.waiting.leave(next);
                 match &self.open[&next].kind {
                     OpenKind::Call(_) => self.send_attempt(next),
                     OpenKind::Pass(_) => self.send_pass(next),
@@ -254,11 +301,10 @@ impl Dispatcher {
         }
     }
 
-    /// A request left the upstream's wire.
-    pub(super) fn off_wire(&mut self, id: OpenId, attempt: AttemptId) {
-        if let Some(upstream) = self.open.get(&id).and_then(|open| self.upstreams.get_mut(&open.upstream)) {
-            upstream.wire.remove(&attempt);
-        }
+    /// Takes a request off the upstream's wire; whether it ran, as far as its sending tells.
+    pub(super) fn off_wire(&mut self, id: OpenId, attempt: AttemptId) -> Executed {
+        let upstream = self.open.get(&id).and_then(|open| self.upstreams.get_mut(&open.upstream));
+        upstream.and_then(|upstream| upstream.wire.remove(&attempt)).map_or(Executed::Maybe, OnWire::executed)
     }
 
     /// Gives the upstream an answer to a request of its own, alone or as a member of its batch.
@@ -316,21 +362,21 @@ impl Dispatcher {
     }
 
     fn to_clients_of(&mut self, upstream: UpstreamId, bytes: Vec<u8>) {
-        for client in self.clients_of(upstream) {
+        let mut clients = self.clients_of(upstream);
+        let last = clients.pop();
+        for client in clients {
             self.actions.push(Action::ToClient { client, bytes: bytes.clone() });
+        }
+        if let Some(client) = last {
+            self.actions.push(Action::ToClient { client, bytes });
         }
     }
 
     fn upstream_answers(&mut self, id: UpstreamId, response_id: &RequestId, message: Message) {
-        let attempt = match response_id.key() {
-            IdKey::Integer(number) => u64::try_from(*number).ok().map(AttemptId),
-            // Some peers turn the number into a string; it is still ours and nobody else's.
-            IdKey::Text(text) => text.parse().ok().map(AttemptId),
-            IdKey::Decimal(_) => None,
-        };
+        let attempt = number_in(response_id.key()).map(AttemptId);
         let Some(upstream) = self.upstreams.get_mut(&id) else { return };
         upstream.answered = true;
-        let owner = attempt.and_then(|attempt| upstream.wire.remove(&attempt).map(|open| (attempt, open)));
+        let owner = attempt.and_then(|attempt| Some((attempt, upstream.wire.remove(&attempt)?.open)));
         let Some((attempt, open)) = owner else {
             self.late_answer(attempt, &message);
             return;
@@ -350,7 +396,7 @@ impl Dispatcher {
                 self.counters.late_answers += 1;
                 match owner {
                     LateOwner::Nobody => {}
-                    LateOwner::Call(open) => self.call_answered_late(open, message),
+                    LateOwner::Call { open, attempt } => self.call_answered_late(open, attempt, message),
                     LateOwner::DeadLetter(record_id) => self.dead_letter_answered(record_id, message),
                 }
             }
@@ -368,7 +414,7 @@ impl Dispatcher {
         };
         let span = subscription.span_in(&message.bytes);
         let listen = attempt_in(subscription).and_then(|attempt| self.upstreams[&id].wire.get(&attempt));
-        let Some(open) = listen.and_then(|open| self.open.get(open)).filter(|open| open.is_listen()) else {
+        let Some(open) = listen.and_then(|found| self.open.get(&found.open)).filter(|open| open.is_listen()) else {
             self.counters.stale_subscriptions += 1;
             return;
         };
@@ -422,10 +468,10 @@ impl Dispatcher {
         now: Time,
     ) -> Option<(ClientId, Vec<u8>)> {
         let upstream = self.upstreams.get_mut(&id)?;
-        if let Some(open_id) = upstream.wire.get(&attempt).copied() {
+        if let Some(OnWire { open, .. }) = upstream.wire.get(&attempt).copied() {
             let shown = upstream.clock.read(now);
             let extend = self.settings.reliability.extend_on_progress;
-            let open = self.open.get_mut(&open_id)?;
+            let open = self.open.get_mut(&open)?;
             let OpenKind::Call(call) = &mut open.kind else { return None };
             if extend {
                 call.extend(shown);
@@ -457,7 +503,7 @@ impl Dispatcher {
             self.to_clients_of(id, bytes);
             return;
         }
-        let listen = attempt_in(request_id).and_then(|attempt| Some((attempt, *upstream.wire.get(&attempt)?)));
+        let listen = attempt_in(request_id).and_then(|attempt| Some((attempt, upstream.wire.get(&attempt)?.open)));
         let Some((attempt, open_id)) = listen.filter(|(_, open)| self.open[open].is_listen()) else {
             self.counters.unknown_cancels += 1;
             return;
@@ -474,15 +520,20 @@ impl Dispatcher {
     pub(super) fn upstream_oversized(&mut self, id: UpstreamId, head: &[u8]) {
         let sniffed = sniff(head);
         let limit = self.settings.frame_bytes_max;
+        if let Some(request) = sniffed.id.as_ref().filter(|_| sniffed.has_method) {
+            let text = format!("request longer than {limit} bytes (wire.frame_max_bytes)");
+            self.diagnose(format!("refused a request of the server: {text}"));
+            let error = OurError::refused(INVALID_REQUEST, "invalid_request", text);
+            self.answer_upstream(id, None, error.frame(request.raw()));
+            return;
+        }
+        let attempt = sniffed.id.filter(|_| !sniffed.has_method).and_then(|id| number_in(id.key())).map(AttemptId);
+        let upstream = self.upstreams.get_mut(&id);
+        let found = upstream.zip(attempt).and_then(|(upstream, attempt)| upstream.wire.remove(&attempt));
         let text = format!("the server's answer is longer than {limit} bytes (wire.frame_max_bytes)");
-        let attempt = match sniffed.id.as_ref().map(RequestId::key) {
-            Some(IdKey::Integer(number)) if !sniffed.has_method => u64::try_from(*number).ok().map(AttemptId),
-            _ => None,
-        };
-        let open = attempt.and_then(|attempt| Some((attempt, self.upstreams.get_mut(&id)?.wire.remove(&attempt)?)));
-        match open {
-            Some((attempt, open)) if self.open[&open].is_call() => self.call_answer_too_long(open, attempt, &text),
-            Some((_, open)) => self.fail_pass(open, &text, Executed::Yes),
+        match found {
+            Some(OnWire { open, .. }) if self.open[&open].is_call() => self.call_answer_too_long(open, &text),
+            Some(OnWire { open, .. }) => self.fail_pass(open, &text, Executed::Yes),
             None => self
                 .diagnose(format!("dropped a frame of the server: longer than {limit} bytes (wire.frame_max_bytes)")),
         }
@@ -516,12 +567,7 @@ impl Dispatcher {
 
     /// The request of the upstream that the client's answer with this id belongs to; it is over with this.
     pub(super) fn upstream_request_answered(&mut self, id: UpstreamId, answer: &RequestId) -> Option<UpstreamRequest> {
-        let number = match answer.key() {
-            IdKey::Integer(number) => u64::try_from(*number).ok()?,
-            IdKey::Text(text) => text.parse().ok()?,
-            IdKey::Decimal(_) => return None,
-        };
-        self.upstream_request_over(id, number)
+        self.upstream_request_over(id, number_in(answer.key())?)
     }
 
     fn upstream_request_over(&mut self, id: UpstreamId, number: u64) -> Option<UpstreamRequest> {
@@ -604,7 +650,7 @@ impl Dispatcher {
         if let Some(upstream) = self.upstreams.get_mut(&id) {
             upstream.output_closed = true;
         }
-        self.upstream_half_ended(id);
+        self.upstream_partly_ended(id);
     }
 
     pub(super) fn upstream_exited(&mut self, id: UpstreamId, end: ProcessEnd, unsent: &[AttemptId]) {
@@ -612,50 +658,48 @@ impl Dispatcher {
         if let Some(upstream) = self.upstreams.get_mut(&id) {
             upstream.end = Some(end);
         }
-        self.upstream_half_ended(id);
+        self.upstream_partly_ended(id);
     }
 
-    /// The upstream takes nothing more. What never left fails now; what it has read may still be answered.
+    /// The upstream takes nothing more. Mostly that is the first sign of its end, which then has a better name.
     pub(super) fn upstream_deaf(&mut self, id: UpstreamId, unsent: &[AttemptId]) {
         self.mark_unsent(id, unsent);
-        let Some(upstream) = self.upstreams.get_mut(&id) else { return };
-        upstream.deaf = true;
-        let waiting: Vec<OpenId> = upstream.waiting.drain(..).map(|(id, _)| id).collect();
-        let unsent_open: Vec<OpenId> =
-            unsent.iter().filter_map(|attempt| upstream.wire.get(attempt).copied()).collect();
-        let text = upstream.end_text();
-        for open in unsent_open.into_iter().chain(waiting) {
-            self.fail_unreachable(open, &text);
+        if let Some(upstream) = self.upstreams.get_mut(&id) {
+            upstream.deaf = true;
         }
+        self.upstream_partly_ended(id);
     }
 
     fn mark_unsent(&mut self, id: UpstreamId, unsent: &[AttemptId]) {
+        let Some(upstream) = self.upstreams.get_mut(&id) else { return };
         for attempt in unsent {
-            let open = self.upstreams[&id].wire.get(attempt).copied();
-            if let Some(OpenKind::Call(call)) =
-                open.and_then(|open| self.open.get_mut(&open)).map(|open| &mut open.kind)
-            {
-                call.never_left();
+            if let Some(request) = upstream.wire.get_mut(attempt) {
+                request.left = false;
             }
         }
     }
 
-    fn upstream_half_ended(&mut self, id: UpstreamId) {
+    fn upstream_partly_ended(&mut self, id: UpstreamId) {
         let until = self.now.mono.plus(END_WAIT);
         let Some(upstream) = self.upstreams.get_mut(&id) else { return };
         if upstream.is_over() {
             self.upstream_end_due(id);
-        } else if upstream.stage == Stage::Up {
+        } else if upstream.stage != Stage::Gone {
             upstream.stage = Stage::Ending { until };
             self.arm(until);
         }
         self.stop_progressed(id);
     }
 
-    /// Both halves of the end are known, or the second was waited for long enough.
+    /// The whole end is known, or the rest of it was waited for long enough.
     pub(super) fn upstream_end_due(&mut self, id: UpstreamId) {
         let Some(upstream) = self.upstreams.get_mut(&id) else { return };
         if upstream.stage == Stage::Gone {
+            return;
+        }
+        if upstream.end.is_none() && !upstream.output_closed {
+            upstream.stage = Stage::Up;
+            self.upstream_stays_deaf(id);
             return;
         }
         upstream.stage = Stage::Gone;
@@ -674,11 +718,10 @@ impl Dispatcher {
     /// The probe gets the answer that such a server should have given, and the server a second life.
     fn restart_after_discover(&mut self, id: UpstreamId, text: &str) -> bool {
         let upstream = &self.upstreams[&id];
-        let probes: Vec<OpenId> = self.open.iter().filter(|(_, open)| open.upstream == id).map(|(id, _)| *id).collect();
-        let only_probes = !probes.is_empty()
-            && probes
-                .iter()
-                .all(|probe| matches!(&self.open[probe].kind, OpenKind::Pass(pass) if pass.method == Method::Discover));
+        let probes: Vec<OpenId> = upstream.wire.values().map(|request| request.open).collect();
+        let is_probe =
+            |open| matches!(&self.open[open].kind, OpenKind::Pass(pass) if pass.method == Method::Discover);
+        let only_probes = !probes.is_empty() && probes.iter().all(is_probe);
         if upstream.answered || upstream.started_again || !only_probes || !self.phase.takes_requests() {
             return false;
         }
@@ -696,31 +739,20 @@ impl Dispatcher {
             let frame = error.frame(self.open[&probe].id.raw());
             self.close(probe, Some(frame));
         }
+        self.withdraw_upstream_requests(id, text);
         self.start_upstream(id);
         if let Some(upstream) = self.upstreams.get_mut(&id) {
             upstream.started_again = true;
         }
+        self.send_waiting();
         true
     }
 
     /// Nothing more comes from this upstream: everything open there ends, each by its class.
     fn upstream_lost(&mut self, id: UpstreamId, text: &str) {
         let now = self.now.mono;
-        let withdrawn: Vec<u64> = self.upstreams[&id].requests.keys().copied().collect();
-        for number in withdrawn {
-            if let Some(request) = self.upstream_request_over(id, number)
-                && let Some(batch) = request.batch
-            {
-                self.batch_answered(batch, None);
-            }
-            let reason = String::from_utf8_lossy(&quote(text)).into_owned();
-            let notice = format!(
-                "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{{\"requestId\":{number},\"reason\":{reason}}}}}"
-            );
-            self.to_clients_of(id, notice.into_bytes());
-        }
+        self.withdraw_upstream_requests(id, text);
         if let Some(upstream) = self.upstreams.get_mut(&id) {
-            upstream.waiting.clear();
             upstream.outbox = Level::Low;
             upstream.unread = false;
             upstream.pause_or_run(now);
@@ -735,12 +767,41 @@ impl Dispatcher {
         self.begin_failing();
     }
 
+    /// The client need not answer what an upstream asked that has ended.
+    fn withdraw_upstream_requests(&mut self, id: UpstreamId, text: &str) {
+        let withdrawn: Vec<u64> = self.upstreams[&id].requests.keys().copied().collect();
+        for number in withdrawn {
+            if let Some(request) = self.upstream_request_over(id, number)
+                && let Some(batch) = request.batch
+            {
+                self.batch_answered(batch, None);
+            }
+            let reason = String::from_utf8_lossy(&quote(text)).into_owned();
+            let notice = format!(
+                "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{{\"requestId\":{number},\"reason\":{reason}}}}}"
+            );
+            self.to_clients_of(id, notice.into_bytes());
+        }
+    }
+
+    /// It closed its input and nothing else: what it has read may still be answered, and the rest never.
+    fn upstream_stays_deaf(&mut self, id: UpstreamId) {
+        let upstream = &self.upstreams[&id];
+        let unsent = upstream.wire.values().filter(|request| !request.left).map(|request| request.open);
+        let unreachable: Vec<OpenId> = unsent.chain(upstream.waiting.ids()).collect();
+        let text = upstream.end_text();
+        self.diagnose(text.clone());
+        for open in unreachable {
+            self.fail_unreachable(open, &text);
+        }
+    }
+
     /// Ends what is open at an upstream that cannot answer it.
     fn fail_unreachable(&mut self, open: OpenId, text: &str) {
         match self.open.get(&open).map(|open| &open.kind) {
             Some(OpenKind::Call(_)) => self.call_unreachable(open, text),
             Some(OpenKind::Pass(pass)) => {
-                let executed = if pass.sent.is_some() { Executed::Maybe } else { Executed::No };
+                let executed = pass.sent.map_or(Executed::No, |attempt| self.off_wire(open, attempt));
                 self.fail_pass(open, text, executed);
             }
             None => {}
@@ -750,9 +811,14 @@ impl Dispatcher {
 
 /// The attempt whose number stands in a peer's copy of its id.
 fn attempt_in(json: Json<'_>) -> Option<AttemptId> {
-    match json.kind() {
-        Kind::Number => std::str::from_utf8(json.text()).ok()?.parse().ok().map(AttemptId),
-        Kind::String => json.as_str()?.parse().ok().map(AttemptId),
-        Kind::Object | Kind::Array | Kind::True | Kind::False | Kind::Null => None,
+    number_in(&IdKey::from_json(json)?).map(AttemptId)
+}
+
+/// Our number in a peer's copy of it. Some peers turn it into a string; it is still ours and nobody else's.
+fn number_in(key: &IdKey) -> Option<u64> {
+    match key {
+        IdKey::Integer(number) => u64::try_from(*number).ok(),
+        IdKey::Text(text) => text.parse().ok(),
+        IdKey::Decimal(_) => None,
     }
 }

@@ -1,1 +1,5 @@
 //! The engine on virtual time, one file a topic.
+
+mod attempts;
+mod ids;
+mod timing;
