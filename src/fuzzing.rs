@@ -5,7 +5,7 @@
 //! at the end of this file then replays. With a nightly compiler: `cargo +nightly fuzz run policy_matcher`.
 
 use crate::policy::{Action, Policy, RuleSource, Verdict};
-use crate::wire::framer::{Framed, Framer, OVERSIZED_HEAD_BYTES};
+use crate::wire::framer::{Framed, Framer, OVERSIZED_HEAD_BYTES, OVERSIZED_TAIL_BYTES};
 use crate::wire::json::{Json, RawStr, Token, Walker};
 
 /// Any split of a stream gives the frames that one push gives, and memory stays bounded.
@@ -40,6 +40,7 @@ pub fn framer(data: &[u8]) {
                 assert!(!line.contains(&b'\n'), "a frame holds a line end");
             }
             Framed::Oversized { head } => assert!(head.len() <= OVERSIZED_HEAD_BYTES, "an oversized head"),
+            Framed::OversizedEnd { tail } => assert!(tail.len() <= OVERSIZED_TAIL_BYTES, "an oversized tail"),
         }
     }
 }
@@ -47,7 +48,7 @@ pub fn framer(data: &[u8]) {
 /// The frames of a stream that arrives in `pieces`.
 fn frames<'a>(limit: usize, pieces: impl Iterator<Item = &'a [u8]>) -> Vec<Framed> {
     // A byte order mark and a carriage return do not count.
-    let held_max = limit + 4;
+    let held_max = (limit + 4).max(OVERSIZED_TAIL_BYTES + 1);
     let mut framer = Framer::new(limit);
     let mut out = Vec::new();
     for piece in pieces {

@@ -5,7 +5,9 @@ use super::batch::BatchOwner;
 use super::event::{ClientId, Level};
 use super::{BatchId, Dispatcher};
 use crate::wire::json::{Json, Kind};
-use crate::wire::message::{FromClient, INVALID_REQUEST, Message, Method, Refusal, Role, sniff};
+use crate::wire::message::{
+    AnswerTo, FromClient, INVALID_REQUEST, Message, Method, Refusal, Role, Sniffed, sniff, sniff_tail,
+};
 use crate::wire::request_id::{IdKey, RequestId};
 use crate::wire::splice::Edits;
 
@@ -31,12 +33,26 @@ impl Dispatcher {
     }
 
     pub(super) fn client_oversized(&mut self, client: ClientId, head: &[u8]) {
-        use crate::wire::message::AnswerTo;
         let sniffed = sniff(head);
+        if sniffed.id.is_some() {
+            self.refuse_oversized(client, sniffed);
+        } else if let Some(client) = self.clients.get_mut(&client) {
+            client.oversized = Some(sniffed);
+        }
+    }
+
+    pub(super) fn client_oversized_end(&mut self, client: ClientId, tail: &[u8]) {
+        let pending = self.clients.get_mut(&client).and_then(|client| client.oversized.take());
+        if let Some(sniffed) = pending {
+            self.refuse_oversized(client, Sniffed { id: sniff_tail(tail), ..sniffed });
+        }
+    }
+
+    fn refuse_oversized(&mut self, client: ClientId, sniffed: Sniffed) {
         let message = format!("frame longer than {} bytes (wire.frame_max_bytes)", self.settings.frame_bytes_max);
         let (to, response_to) = match sniffed.id {
             Some(id) if sniffed.has_method => (AnswerTo::Request(id), None),
-            // A long answer has its result behind the id; a long request has its method in front, as every writer puts it.
+            // A long request shows its method in its first bytes, as every writer puts it.
             Some(id) => (AnswerTo::Nobody, Some(id)),
             None => (AnswerTo::Unknown, None),
         };

@@ -72,12 +72,19 @@ pub enum Event {
         /// What it holds.
         frame: FromClient,
     },
-    /// A frame of the client over the limit; the rest of it was dropped.
+    /// A frame of the client passed the limit; the rest of it is dropped.
     ClientOversized {
         /// Whose.
         client: ClientId,
         /// Its first bytes.
         head: Vec<u8>,
+    },
+    /// The end of that frame.
+    ClientOversizedEnd {
+        /// Whose.
+        client: ClientId,
+        /// Its last bytes.
+        tail: Vec<u8>,
     },
     /// The client will send nothing more.
     ClientClosed {
@@ -114,7 +121,7 @@ pub enum Event {
         /// What it holds.
         frame: FromUpstream,
     },
-    /// A frame of the upstream over the limit; the rest of it was dropped.
+    /// A frame of the upstream passed the limit; the rest of it is dropped.
     UpstreamOversized {
         /// Whose.
         upstream: UpstreamId,
@@ -122,6 +129,15 @@ pub enum Event {
         incarnation: Incarnation,
         /// Its first bytes.
         head: Vec<u8>,
+    },
+    /// The end of that frame.
+    UpstreamOversizedEnd {
+        /// Whose.
+        upstream: UpstreamId,
+        /// Of which life.
+        incarnation: Incarnation,
+        /// Its last bytes.
+        tail: Vec<u8>,
     },
     /// The upstream will send nothing more.
     UpstreamClosed {

@@ -31,7 +31,7 @@ use crate::policy::Policy;
 use crate::record::Server;
 use crate::record::ids::{Ulids, uuid_v4};
 use crate::retry::{Reliability, Rng};
-use crate::wire::message::Method;
+use crate::wire::message::{Method, Sniffed};
 use crate::wire::request_id::{IdKey, RequestId};
 
 use batch::{Batch, BatchId};
@@ -105,6 +105,8 @@ struct Client {
     open: BTreeMap<IdKey, OpenId>,
     info: Option<crate::record::ClientInfo>,
     outbox: Level,
+    /// A frame over the limit whose end may tell whose it is.
+    oversized: Option<Sniffed>,
     /// It sends nothing more.
     closed: bool,
 }
@@ -170,7 +172,8 @@ impl Dispatcher {
     ) -> (Dispatcher, Vec<Action>) {
         let mut rng = Rng::seeded(seed);
         let token_prefix = format!("mcprelay-{:016x}-", rng.next_u64());
-        let connected = Client { upstream, open: BTreeMap::new(), info: None, outbox: Level::Low, closed: false };
+        let connected =
+            Client { upstream, open: BTreeMap::new(), info: None, outbox: Level::Low, oversized: None, closed: false };
         let mut dispatcher = Dispatcher {
             settings,
             rng,
@@ -250,6 +253,7 @@ impl Dispatcher {
         match event {
             Event::ClientFrame { client, frame } => self.client_frame(client, frame),
             Event::ClientOversized { client, head } => self.client_oversized(client, &head),
+            Event::ClientOversizedEnd { client, tail } => self.client_oversized_end(client, &tail),
             Event::ClientClosed { client } => self.client_closed(client),
             Event::ClientGone { client } => self.client_gone(client),
             Event::ClientOutbox { client, level } => self.client_outbox(client, level),
@@ -266,6 +270,11 @@ impl Dispatcher {
             Event::UpstreamOversized { upstream, incarnation, head } => {
                 if self.is_current(upstream, incarnation) {
                     self.upstream_oversized(upstream, &head);
+                }
+            }
+            Event::UpstreamOversizedEnd { upstream, incarnation, tail } => {
+                if self.is_current(upstream, incarnation) {
+                    self.upstream_oversized_end(upstream, &tail);
                 }
             }
             Event::UpstreamClosed { upstream, incarnation, unsent } => {

@@ -23,7 +23,7 @@ use crate::policy::{Action as Verb, Policy, RuleSource};
 use crate::record::{AuditKind, AuditRow, CallEvent, DeadLetter, Decision, Execution, LateResult, Server, Transport};
 use crate::retry::{Reliability, RetryPlan, ToolSettings};
 use crate::wire::message::{
-    AnswerTo, FromClient, FromUpstream, Message, Method, Refusal, Role, from_client, from_upstream, sniff,
+    AnswerTo, FromClient, FromUpstream, Message, Method, Refusal, Role, from_client, from_upstream, sniff, sniff_tail,
 };
 use crate::wire::request_id::IdKey;
 
@@ -94,6 +94,8 @@ pub(super) struct Sim {
     pub(super) exit: Option<ExitStatus>,
     /// The frames' grammar and the answers' owners, checked all along.
     ledger: Ledger,
+    /// A client frame over the limit is under way that did not tell its id yet.
+    headless: bool,
     names: Names,
     /// Lines not yet compared.
     fresh: Vec<String>,
@@ -140,6 +142,7 @@ impl Sim {
             to_upstream: Vec::new(),
             exit: None,
             ledger: Ledger::default(),
+            headless: false,
             names,
             fresh: Vec::new(),
             fresh_at: 0,
@@ -183,9 +186,7 @@ impl Sim {
 
     /// The upstream's error for the request with this id on its wire.
     pub(super) fn error(&mut self, attempt: u64, code: i64, message: &str) {
-        self.upstream(format!(
-            r#"{{"jsonrpc":"2.0","id":{attempt},"error":{{"code":{code},"message":"{message}"}}}}"#
-        ));
+        self.upstream(format!(r#"{{"jsonrpc":"2.0","id":{attempt},"error":{{"code":{code},"message":"{message}"}}}}"#));
     }
 
     /// The client sends nothing more.
@@ -248,16 +249,29 @@ impl Sim {
     pub(super) fn client_oversized(&mut self, head: &str) {
         self.note(format!("c> {head}… (oversized)"));
         let sniffed = sniff(head.as_bytes());
-        let to = match sniffed.id {
-            Some(id) if sniffed.has_method => AnswerTo::Request(id),
-            Some(_) => AnswerTo::Nobody,
-            None => AnswerTo::Unknown,
-        };
-        self.ledger.client_owes(&to);
+        match sniffed.id {
+            Some(id) if sniffed.has_method => self.ledger.client_owes(&AnswerTo::Request(id)),
+            Some(_) => {}
+            None => self.headless = true,
+        }
         self.event(Event::ClientOversized { client: CLIENT, head: head.as_bytes().to_vec() });
     }
 
     /// An upstream frame over the limit that begins with `head`.
+    pub(super) fn client_oversized_end(&mut self, tail: &str) {
+        self.note(format!("c> …{tail} (end of oversized)"));
+        if std::mem::take(&mut self.headless) {
+            self.ledger.client_owes(&sniff_tail(tail.as_bytes()).map_or(AnswerTo::Unknown, AnswerTo::Request));
+        }
+        self.event(Event::ClientOversizedEnd { client: CLIENT, tail: tail.as_bytes().to_vec() });
+    }
+
+    pub(super) fn upstream_oversized_end(&mut self, tail: &str) {
+        self.note(format!("u> …{tail} (end of oversized)"));
+        let incarnation = self.incarnation;
+        self.event(Event::UpstreamOversizedEnd { upstream: UPSTREAM, incarnation, tail: tail.as_bytes().to_vec() });
+    }
+
     pub(super) fn upstream_oversized(&mut self, head: &str) {
         self.note(format!("u> {head}… (oversized)"));
         let sniffed = sniff(head.as_bytes());

@@ -16,7 +16,9 @@ use crate::clock::Time;
 use crate::exit::ExitStatus;
 use crate::record::{Executed, Server};
 use crate::wire::json::Json;
-use crate::wire::message::{FromUpstream, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Message, Method, Role, sniff};
+use crate::wire::message::{
+    FromUpstream, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Message, Method, Role, Sniffed, sniff, sniff_tail,
+};
 use crate::wire::request_id::{IdKey, RequestId};
 use crate::wire::splice::{quote, replace};
 
@@ -106,6 +108,8 @@ pub(super) struct Upstream {
     outbox: Level,
     /// Time that counts against calls.
     pub(super) clock: PausableClock,
+    /// A frame over the limit whose end may tell whose it is.
+    oversized: Option<Sniffed>,
     unread: bool,
     /// Requests on its wire.
     pub(super) wire: BTreeMap<AttemptId, OnWire>,
@@ -130,6 +134,7 @@ impl Upstream {
             started_again: false,
             outbox: Level::Low,
             clock: PausableClock::default(),
+            oversized: None,
             unread: false,
             wire: BTreeMap::new(),
             waiting: Line::default(),
@@ -519,6 +524,21 @@ impl Dispatcher {
 
     pub(super) fn upstream_oversized(&mut self, id: UpstreamId, head: &[u8]) {
         let sniffed = sniff(head);
+        if sniffed.id.is_some() {
+            self.end_oversized(id, sniffed);
+        } else if let Some(upstream) = self.upstreams.get_mut(&id) {
+            upstream.oversized = Some(sniffed);
+        }
+    }
+
+    pub(super) fn upstream_oversized_end(&mut self, id: UpstreamId, tail: &[u8]) {
+        let pending = self.upstreams.get_mut(&id).and_then(|upstream| upstream.oversized.take());
+        if let Some(sniffed) = pending {
+            self.end_oversized(id, Sniffed { id: sniff_tail(tail), ..sniffed });
+        }
+    }
+
+    fn end_oversized(&mut self, id: UpstreamId, sniffed: Sniffed) {
         let limit = self.settings.frame_bytes_max;
         if let Some(request) = sniffed.id.as_ref().filter(|_| sniffed.has_method) {
             let text = format!("request longer than {limit} bytes (wire.frame_max_bytes)");
@@ -621,6 +641,7 @@ impl Dispatcher {
         upstream.deaf = false;
         upstream.output_closed = false;
         upstream.end = None;
+        upstream.oversized = None;
         upstream.answered = false;
         upstream.outbox = Level::Low;
         let incarnation = upstream.incarnation;
@@ -719,8 +740,7 @@ impl Dispatcher {
     fn restart_after_discover(&mut self, id: UpstreamId, text: &str) -> bool {
         let upstream = &self.upstreams[&id];
         let probes: Vec<OpenId> = upstream.wire.values().map(|request| request.open).collect();
-        let is_probe =
-            |open| matches!(&self.open[open].kind, OpenKind::Pass(pass) if pass.method == Method::Discover);
+        let is_probe = |open| matches!(&self.open[open].kind, OpenKind::Pass(pass) if pass.method == Method::Discover);
         let only_probes = !probes.is_empty() && probes.iter().all(is_probe);
         if upstream.answered || upstream.started_again || !only_probes || !self.phase.takes_requests() {
             return false;

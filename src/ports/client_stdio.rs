@@ -20,6 +20,7 @@ pub fn start_reading(client: ClientId, frame_bytes_max: usize, to: Sender<Vec<Ev
             let events = frames.into_iter().map(|framed| match framed {
                 Framed::Frame(bytes) => Event::ClientFrame { client, frame: from_client(bytes) },
                 Framed::Oversized { head } => Event::ClientOversized { client, head },
+                Framed::OversizedEnd { tail } => Event::ClientOversizedEnd { client, tail },
             });
             to.send(events.collect()).is_ok()
         });

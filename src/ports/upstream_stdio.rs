@@ -116,6 +116,7 @@ fn read_stdout(
             let events = frames.into_iter().map(|framed| match framed {
                 Framed::Frame(bytes) => Event::UpstreamFrame { upstream, incarnation, frame: from_upstream(bytes) },
                 Framed::Oversized { head } => Event::UpstreamOversized { upstream, incarnation, head },
+                Framed::OversizedEnd { tail } => Event::UpstreamOversizedEnd { upstream, incarnation, tail },
             });
             to.send(events.collect()).is_ok()
         });

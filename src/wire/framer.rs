@@ -3,6 +3,9 @@
 /// How much of a frame that is too long is kept, so that the request it belongs to can be ended.
 pub const OVERSIZED_HEAD_BYTES: usize = 4096;
 
+/// How much of the end of a frame that is too long is kept: some peers write the id last.
+pub const OVERSIZED_TAIL_BYTES: usize = 256;
+
 /// The frame limit where the configuration names none: 64 MiB.
 pub const FRAME_BYTES_MAX_DEFAULT: usize = 64 << 20;
 
@@ -13,10 +16,15 @@ const BOM: &[u8] = b"\xef\xbb\xbf";
 pub enum Framed {
     /// A line within the limit, without its end (`\n` or `\r\n`) and without a byte order mark; never blank.
     Frame(Vec<u8>),
-    /// A line over the limit. It is reported once, when the limit is passed; the rest up to the next `\n` is dropped.
+    /// A line over the limit, reported when the limit is passed; the rest up to the next `\n` is dropped.
     Oversized {
         /// Its first bytes, at most [`OVERSIZED_HEAD_BYTES`].
         head: Vec<u8>,
+    },
+    /// The end of the line that was last reported as [`Framed::Oversized`].
+    OversizedEnd {
+        /// Its last bytes, at most [`OVERSIZED_TAIL_BYTES`], without the line end.
+        tail: Vec<u8>,
     },
 }
 
@@ -26,7 +34,7 @@ pub enum Framed {
 #[derive(Clone, Debug)]
 pub struct Framer {
     frame_bytes_max: usize,
-    /// The line begun so far; empty while skipping.
+    /// The line begun so far; while skipping, its last bytes.
     partial: Vec<u8>,
     /// The limit was passed: everything up to the next `\n` belongs to a frame already reported.
     skipping: bool,
@@ -45,7 +53,8 @@ impl Framer {
             let (line, rest) = (&chunk[..newline], &chunk[newline + 1..]);
             chunk = rest;
             if self.skipping {
-                self.skipping = false;
+                self.keep_tail(line);
+                self.end_skipping(out);
             } else if self.partial.is_empty() {
                 self.complete(line.to_vec(), out);
             } else {
@@ -54,7 +63,8 @@ impl Framer {
                 self.complete(whole, out);
             }
         }
-        if self.skipping || chunk.is_empty() {
+        if self.skipping {
+            self.keep_tail(chunk);
             return;
         }
         self.partial.extend_from_slice(chunk);
@@ -62,24 +72,41 @@ impl Framer {
         let counted = strip_bom(&self.partial);
         let counted = counted.strip_suffix(b"\r").unwrap_or(counted);
         if counted.len() > self.frame_bytes_max {
-            let head = head_of(counted);
-            self.partial = Vec::new();
+            out.push(Framed::Oversized { head: head_of(counted) });
             self.skipping = true;
-            out.push(Framed::Oversized { head });
+            // What may be gigabytes from here on must not keep the room of what was.
+            self.partial = tail_of(strip_bom(&self.partial)).to_vec();
         }
     }
 
     /// Takes the end of the stream: a last line without `\n` counts as a line.
     pub fn finish(&mut self, out: &mut Vec<Framed>) {
-        let last = std::mem::take(&mut self.partial);
-        self.skipping = false;
-        self.complete(last, out);
+        if self.skipping {
+            self.end_skipping(out);
+        } else {
+            let last = std::mem::take(&mut self.partial);
+            self.complete(last, out);
+        }
     }
 
     /// How many bytes of an unfinished line are held.
     #[must_use]
     pub fn pending_bytes(&self) -> usize {
         self.partial.len()
+    }
+
+    /// Keeps the last bytes of a line that is being skipped.
+    fn keep_tail(&mut self, more: &[u8]) {
+        self.partial.extend_from_slice(tail_of(more));
+        let surplus = self.partial.len().saturating_sub(TAIL_KEPT_BYTES);
+        self.partial.drain(..surplus);
+    }
+
+    fn end_skipping(&mut self, out: &mut Vec<Framed>) {
+        self.skipping = false;
+        let line = std::mem::take(&mut self.partial);
+        let line = line.strip_suffix(b"\r").unwrap_or(&line);
+        out.push(Framed::OversizedEnd { tail: last_of(line) });
     }
 
     fn complete(&self, mut line: Vec<u8>, out: &mut Vec<Framed>) {
@@ -91,6 +118,7 @@ impl Framer {
         }
         if line.len() > self.frame_bytes_max {
             out.push(Framed::Oversized { head: head_of(&line) });
+            out.push(Framed::OversizedEnd { tail: last_of(&line) });
         } else if !line.iter().all(|byte| matches!(byte, b' ' | b'\t' | b'\r')) {
             out.push(Framed::Frame(line));
         }
@@ -99,6 +127,17 @@ impl Framer {
 
 fn strip_bom(line: &[u8]) -> &[u8] {
     line.strip_prefix(BOM).unwrap_or(line)
+}
+
+/// One byte more than is given out, for the `\r` of the line end.
+const TAIL_KEPT_BYTES: usize = OVERSIZED_TAIL_BYTES + 1;
+
+fn tail_of(line: &[u8]) -> &[u8] {
+    &line[line.len().saturating_sub(TAIL_KEPT_BYTES)..]
+}
+
+fn last_of(line: &[u8]) -> Vec<u8> {
+    line[line.len().saturating_sub(OVERSIZED_TAIL_BYTES)..].to_vec()
 }
 
 fn head_of(line: &[u8]) -> Vec<u8> {
@@ -153,7 +192,8 @@ mod tests {
         framer.push(b"\n{\"id\":2}\n", &mut out);
         assert_eq!(out[0], frame("{\"id\":1}"));
         assert_eq!(out[1], Framed::Oversized { head: vec![b'x'; OVERSIZED_HEAD_BYTES] });
-        assert_eq!(out[2..], [frame("{\"id\":2}")]);
+        assert_eq!(out[2], Framed::OversizedEnd { tail: vec![b'x'; OVERSIZED_TAIL_BYTES] });
+        assert_eq!(out[3..], [frame("{\"id\":2}")]);
     }
 
     #[test]
@@ -176,7 +216,20 @@ mod tests {
     #[test]
     fn the_limit_counts_the_line_without_its_end() {
         assert_eq!(frames(4, &[b"1234\r\n"]), [frame("1234")]);
-        assert_eq!(frames(4, &[b"12345\n12\n"]), [Framed::Oversized { head: b"12345".to_vec() }, frame("12")]);
+        let end = Framed::OversizedEnd { tail: b"12345".to_vec() };
+        assert_eq!(frames(4, &[b"12345\r\n12\n"]), [Framed::Oversized { head: b"12345".to_vec() }, end, frame("12")]);
+    }
+
+    #[test]
+    fn the_end_of_an_oversized_line_is_kept_however_it_arrives() {
+        let line = [&vec![b'x'; 2_000][..], b"\"id\":7}"].concat();
+        let expected = line[line.len() - OVERSIZED_TAIL_BYTES..].to_vec();
+        for size in [1, 7, 256, 257, 258, 3_000] {
+            let mut pieces: Vec<&[u8]> = line.chunks(size).collect();
+            pieces.push(b"\r\n");
+            let out = frames(1_000, &pieces);
+            assert_eq!(out[1..], [Framed::OversizedEnd { tail: expected.clone() }], "pieces of {size}");
+        }
     }
 
     #[test]
@@ -186,6 +239,7 @@ mod tests {
         let shape = |framed: &Framed| match framed {
             Framed::Frame(bytes) => Some(bytes.clone()),
             Framed::Oversized { .. } => None,
+            Framed::OversizedEnd { tail } => Some([b"end of ", &tail[..]].concat()),
         };
         for limit in [3, 7, 8, 9, 100] {
             let whole: Vec<_> = frames(limit, &[text]).iter().map(shape).collect();

@@ -407,5 +407,20 @@ pub fn sniff(head: &[u8]) -> Sniffed {
     sniffed
 }
 
+/// The id in the last bytes of a frame, where it is the last member at top level, as some writers put it.
+#[must_use]
+pub fn sniff_tail(tail: &[u8]) -> Option<RequestId> {
+    // What stands between the name and the one closing brace at the very end is a member of the outermost object: an
+    // inner object would need a brace of its own.
+    let inside = tail.trim_ascii_end().strip_suffix(b"}")?;
+    let name = memchr::memmem::rfind(inside, b"\"id\"")?;
+    let before = inside[..name].trim_ascii_end().last()?;
+    let value = inside[name + 4..].trim_ascii_start().strip_prefix(b":")?;
+    if !matches!(before, b',' | b'{') {
+        return None;
+    }
+    RequestId::from_json(Json::parse(value).ok()?)
+}
+
 #[cfg(test)]
 mod tests;

@@ -121,8 +121,10 @@ fn ids_5_loose_envelopes_are_relayed_as_they_are_and_end_their_request() {
         let mut sim = Sim::new();
         sim.call(r#""c""#, "echo");
         sim.upstream(body);
-        let expected =
-            body.replace(r#""id":2.0"#, r#""id":"c""#).replace(r#""id":2"#, r#""id":"c""#).replace(r#""id":"2""#, r#""id":"c""#);
+        let expected = body
+            .replace(r#""id":2.0"#, r#""id":"c""#)
+            .replace(r#""id":2"#, r#""id":"c""#)
+            .replace(r#""id":"2""#, r#""id":"c""#);
         assert_eq!(String::from_utf8_lossy(&sim.to_client[0]), expected);
         assert_eq!(sim.letters.len(), usize::from(failed), "{body}");
         sim.assert_at_rest();
@@ -242,10 +244,26 @@ fn a_client_frame_over_the_limit_is_answered_by_what_its_head_tells() {
     assert_eq!(sim.last_answer()["id"], "big");
     assert_eq!(sim.last_answer()["error"]["code"], -32600);
     assert!(sim.last_answer()["error"]["message"].as_str().is_some_and(|text| text.contains("10000 bytes")));
-    sim.client_oversized(r#"{"jsonrpc":"2.0","method":"tools/call","params":{"#);
-    assert_eq!(sim.last_answer()["id"], serde_json::Value::Null);
+    sim.client_oversized_end(r#"xx"}}"#);
+    assert_eq!(sim.to_client.len(), 1, "it was answered by its head");
     sim.client_oversized("xxxxxxxx");
-    assert_eq!(sim.to_client.len(), 3);
+    sim.client_oversized_end("xxxxxxxx");
+    assert_eq!(sim.last_answer()["id"], serde_json::Value::Null);
+    assert_eq!(sim.to_client.len(), 2);
+    sim.assert_at_rest();
+}
+
+#[test]
+fn a_frame_over_the_limit_that_has_its_id_last_is_ended_by_its_tail() {
+    let mut sim = Sim::new();
+    sim.client_oversized(r#"{"method":"tools/call","params":{"name":"x","arguments":{"#);
+    assert!(sim.to_client.is_empty(), "its id is not known yet");
+    sim.client_oversized_end(r#"xx"}},"jsonrpc":"2.0","id":"big"}"#);
+    assert_eq!((&sim.last_answer()["id"], &sim.last_answer()["error"]["code"]), (&"big".into(), &(-32600).into()));
+    sim.call(1, "safe_echo");
+    sim.upstream_oversized(r#"{"result":{"content":[{"type":"text","text":"xx"#);
+    sim.upstream_oversized_end(r#"xx"}]},"jsonrpc":"2.0","id":2}"#);
+    assert_eq!((&sim.last_mark()["class"], &sim.last_mark()["executed"]), (&"non_retryable".into(), &"yes".into()));
     sim.assert_at_rest();
 }
 
@@ -278,7 +296,9 @@ fn an_answer_of_the_upstream_over_the_limit_ends_its_request_at_once() {
     for id in ["2", r#""2""#, "2.0"] {
         let mut sim = Sim::new();
         sim.call(1, "safe_echo");
-        sim.upstream_oversized(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[xxx"#).replace("xxx", "\"x"));
+        sim.upstream_oversized(
+            &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[xxx"#).replace("xxx", "\"x"),
+        );
         assert_eq!(sim.last_mark()["executed"], "yes", "{id}");
         assert_eq!(sim.last_mark()["class"], "non_retryable");
         assert!(sim.last_answer()["error"]["message"].as_str().is_some_and(|text| text.contains("10000 bytes")));
@@ -302,6 +322,7 @@ fn a_request_of_the_upstream_over_the_limit_is_refused_and_a_notification_only_t
     assert_eq!((answer["id"].as_str(), answer["error"]["code"].as_i64()), (Some("q"), Some(-32600)));
     sim.skip();
     sim.upstream_oversized(r#"{"jsonrpc":"2.0","method":"notifications/message","params":{"x":"#);
+    sim.upstream_oversized_end(r#"xx"}}"#);
     sim.expect("!diag dropped a frame of the server: longer than 10000 bytes (wire.frame_max_bytes)");
     assert!(sim.to_client.is_empty());
 }

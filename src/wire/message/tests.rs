@@ -159,3 +159,13 @@ fn a_frame_that_is_too_long_is_known_by_its_first_bytes() {
     assert_eq!(sniff("{\"id\":\"é\",\"result\":\"é".as_bytes().split_last().expect("bytes").1).id, Some(id("\"é\"")));
     assert_eq!(sniff(b"xxxx").id, None);
 }
+
+#[test]
+fn an_id_at_the_end_of_a_long_frame_is_found() {
+    let found = |text: &str| sniff_tail(text.as_bytes());
+    assert_eq!(found(r#"xx"}]},"jsonrpc":"2.0","id":17}"#), Some(id("17")));
+    assert_eq!(found(r#"xx"}]}, "id" : "a" } "#), Some(id("\"a\"")));
+    for text in [r#"{"a":{"id":5}}"#, r#"{"id":5,"a":1}"#, r#""text \"id\":5}"#, r#"{"id":}"#, r#""id":5]"#, "", "}"] {
+        assert_eq!(found(text), None, "{text}");
+    }
+}
