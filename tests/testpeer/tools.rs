@@ -19,7 +19,8 @@ const TOOLS: &[(&str, &str)] = &[
     ("sleep", "answers after `ms`; not once cancelled, unless `ignore_cancel`"),
     (
         "progress",
-        "`steps` (3) notifications every `interval_ms` (0), `values` for odd ones, `after` more after the answer",
+        "`steps` (3) notifications every `interval_ms` (0), `values` for odd ones, `after` more after the answer, under another \
+         `token` if one is given",
     ),
     ("crash", "after `delay_ms`: prints `partial`, exits with `exit_code` (1), or aborts if `abort`"),
     ("hang", "never answers"),
@@ -30,6 +31,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("ask-many", "asks for roots and a form at once"),
     ("side-effect", "appends `line` to `file`, then: `then` = answer | hang | crash | error | close-stdout"),
     ("big", "`bytes` of text"),
+    ("flood", "answers, and in the same breath writes `bytes` of x before the next line end"),
     ("raw", "writes the strings in `frames` as lines; `$ID` in one is the request's id"),
     ("task", "a task handle, done after `ms`; `progress` notifications go on"),
     ("input-required", "asks for input (modern), succeeds when inputResponses came"),
@@ -55,7 +57,7 @@ pub(crate) fn call(server: &Arc<Server>, id: &[u8], name: &str, params: &[u8]) {
     };
     match name {
         "sleep" | "progress" | "crash" | "hang" | "ask-client" | "ask-elicitation" | "ask-roots" | "ask-many"
-        | "side-effect" | "slow-drain" => {
+        | "side-effect" | "slow-drain" | "flood" => {
             std::thread::spawn(move || call.slow());
         }
         _ => call.quick(),
@@ -120,6 +122,10 @@ impl Call {
             "crash" => self.crash(),
             "side-effect" => self.side_effect(),
             "slow-drain" => self.slow_drain(),
+            "flood" => {
+                let answer = [br#"{"jsonrpc":"2.0","id":"#, self.id.as_slice(), br#","result":{"content":[]}}"#].concat();
+                self.server.output.flood(&answer, self.number("bytes", 0));
+            }
             "hang" => self.server.wait_for_cancel(&self.id),
             _ => self.ask(),
         }
@@ -134,7 +140,10 @@ impl Call {
     }
 
     fn progress(&self) {
-        let Some(token) = json::get(&self.params, &["_meta", "progressToken"]) else { return self.text("no token") };
+        let given = json::get(&self.arguments, &["token"]);
+        let Some(token) = given.or_else(|| json::get(&self.params, &["_meta", "progressToken"])) else {
+            return self.text("no token");
+        };
         let steps = self.number("steps", 3);
         let values = json::get(&self.arguments, &["values"]).map(elements_of).unwrap_or_default();
         for step in 1..=steps + self.number("after", 0) {
