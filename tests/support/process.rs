@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -194,6 +195,8 @@ pub(crate) struct Process {
     stderr: Arc<(Mutex<Stderr>, Condvar)>,
     /// Dropped to let a paused reader go on.
     gate: Option<Sender<()>>,
+    /// The last line had no line end.
+    cut_off: Arc<AtomicBool>,
     exit: Option<ExitStatus>,
 }
 
@@ -229,13 +232,17 @@ impl Process {
         let (sender, frames) = channel();
         let (gate, opened) = channel::<()>();
         let gate = start.paused.then_some(gate);
+        let cut_off = Arc::new(AtomicBool::new(false));
+        let cut_off_here = Arc::clone(&cut_off);
         std::thread::spawn(move || {
             let _ = opened.recv();
             let mut stdout = BufReader::with_capacity(64 * 1024, stdout);
             for _ in 0..start.frames_read.unwrap_or(usize::MAX) {
                 let mut line = Vec::new();
                 if stdout.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
-                    line.pop_if(|last| *last == b'\n');
+                    if line.pop_if(|last| *last == b'\n').is_none() {
+                        cut_off_here.store(true, Ordering::SeqCst);
+                    }
                     if sender.send(Frame(line)).is_ok() {
                         continue;
                     }
@@ -258,7 +265,7 @@ impl Process {
                 }
             }
         });
-        Process { name, child, stdin, frames, passed_over: VecDeque::new(), stderr, gate, exit: None }
+        Process { name, child, stdin, frames, passed_over: VecDeque::new(), stderr, gate, cut_off, exit: None }
     }
 
     /// The process id.
@@ -419,6 +426,9 @@ impl Process {
         }
         if !self.passed_over.is_empty() {
             self.fail("frames were left unread");
+        }
+        if self.cut_off.load(Ordering::SeqCst) {
+            self.fail("its last line has no line end");
         }
         Output { status, stdout: String::new(), stderr: self.stderr_at_end() }
     }
