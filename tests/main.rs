@@ -2,5 +2,7 @@
 
 mod framing;
 mod peers_work;
+mod pipes;
+mod processes;
 mod real_servers;
 mod support;

@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -70,6 +70,7 @@ pub(crate) struct Start {
     env: BTreeMap<OsString, Option<OsString>>,
     frames_read: Option<usize>,
     stderr_closed: bool,
+    stderr_unread: bool,
     paused: bool,
 }
 
@@ -82,6 +83,7 @@ impl Start {
             env: BTreeMap::new(),
             frames_read: None,
             stderr_closed: false,
+            stderr_unread: false,
             paused: false,
         }
     }
@@ -134,6 +136,12 @@ impl Start {
     /// Gives it a stderr that nobody reads: the other end is closed.
     pub(crate) fn stderr_closed(mut self) -> Start {
         self.stderr_closed = true;
+        self
+    }
+
+    /// Reads nothing from its stderr before its end.
+    pub(crate) fn stderr_unread(mut self) -> Start {
+        self.stderr_unread = true;
         self
     }
 
@@ -195,6 +203,8 @@ pub(crate) struct Process {
     stderr: Arc<(Mutex<Stderr>, Condvar)>,
     /// Dropped to let a paused reader go on.
     gate: Option<Sender<()>>,
+    /// The same for its stderr; opened at its end.
+    stderr_gate: Option<Sender<()>>,
     /// The last line had no line end.
     cut_off: Arc<AtomicBool>,
     exit: Option<ExitStatus>,
@@ -250,10 +260,13 @@ impl Process {
                 return;
             }
         });
+        let (stderr_gate, opened_stderr) = channel::<()>();
+        let stderr_gate = start.stderr_unread.then_some(stderr_gate);
         let stderr = Arc::new((Mutex::new(Stderr::default()), Condvar::new()));
         let shared = Arc::clone(&stderr);
         std::thread::spawn(move || {
             let mut buffer = [0; 16 * 1024];
+            let _ = opened_stderr.recv();
             loop {
                 let count = child_stderr.as_mut().map_or(0, |stderr| stderr.read(&mut buffer).unwrap_or(0));
                 let mut state = shared.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -265,7 +278,18 @@ impl Process {
                 }
             }
         });
-        Process { name, child, stdin, frames, passed_over: VecDeque::new(), stderr, gate, cut_off, exit: None }
+        Process {
+            name,
+            child,
+            stdin,
+            frames,
+            passed_over: VecDeque::new(),
+            stderr,
+            gate,
+            stderr_gate,
+            cut_off,
+            exit: None,
+        }
     }
 
     /// The process id.
@@ -407,6 +431,7 @@ impl Process {
         loop {
             if let Some(status) = self.exit.or_else(|| self.child.try_wait().ok().flatten()) {
                 self.exit = Some(status);
+                self.stderr_gate = None;
                 return status;
             }
             if Instant::now() > until {

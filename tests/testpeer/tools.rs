@@ -10,6 +10,7 @@ use crate::server::{Server, elements_of, substitute};
 /// Every tool with what its arguments mean.
 const TOOLS: &[(&str, &str)] = &[
     ("echo", "structuredContent is the arguments, byte for byte"),
+    ("echo-length", "the number of bytes of its arguments"),
     ("echo-meta", "structuredContent is {\"_meta\": params._meta}, byte for byte"),
     ("echo-params", "structuredContent is {\"params\": params}, byte for byte"),
     ("boom", "isError with `text`"),
@@ -76,6 +77,7 @@ impl Call {
     fn quick(&self) {
         match &*self.name {
             "echo" => self.structured(&self.arguments),
+            "echo-length" => self.text(&self.arguments.len().to_string()),
             "echo-meta" => {
                 let meta = json::get(&self.params, &["_meta"]).unwrap_or(b"null");
                 self.structured(&[b"{\"_meta\":", meta, b"}"].concat());
@@ -123,7 +125,8 @@ impl Call {
             "side-effect" => self.side_effect(),
             "slow-drain" => self.slow_drain(),
             "flood" => {
-                let answer = [br#"{"jsonrpc":"2.0","id":"#, self.id.as_slice(), br#","result":{"content":[]}}"#].concat();
+                let answer =
+                    [br#"{"jsonrpc":"2.0","id":"#, self.id.as_slice(), br#","result":{"content":[]}}"#].concat();
                 self.server.output.flood(&answer, self.number("bytes", 0));
             }
             "hang" => self.server.wait_for_cancel(&self.id),
