@@ -1,6 +1,8 @@
 //! Tests that run the real binary against real processes.
 
 mod framing;
+mod ids;
+mod json_text;
 mod peers_work;
 mod pipes;
 mod processes;

@@ -243,3 +243,9 @@ pub(crate) mod proc {
         Some(text.rsplit_once(") ")?.1.to_owned())
     }
 }
+
+/// The frame with another id, all other bytes as they are.
+pub(crate) fn same_but_id(frame: &str, id: &str) -> String {
+    let place = super::json::find(frame.as_bytes(), &["id"]).unwrap_or_else(|| panic!("no id in {frame}"));
+    [&frame[..place.start], id, &frame[place.end..]].concat()
+}
