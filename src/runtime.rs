@@ -77,7 +77,10 @@ struct Runtime<K> {
     wiring: Wiring,
     client: Outbox,
     process: Option<(Incarnation, UpstreamProcess)>,
-    /// Events found while actions were done; they come next.
+    /// Events found while actions were done. They come before what was read meanwhile: a frame must not be judged by a
+    /// fill or a start that is no longer true.
+    said: VecDeque<Event>,
+    /// Events of one read; they come next.
     found: VecDeque<Event>,
     exit: Option<ExitStatus>,
 }
@@ -103,6 +106,7 @@ pub fn run<K: Keeper>(session: Session<K>) -> std::io::Result<ExitStatus> {
         client: client_stdio::start_writing(CLIENT, control_tx)?,
         log,
         process: None,
+        said: VecDeque::new(),
         found: VecDeque::new(),
         exit: None,
     };
@@ -110,7 +114,7 @@ pub fn run<K: Keeper>(session: Session<K>) -> std::io::Result<ExitStatus> {
     runtime.perform(actions);
     client_stdio::start_reading(CLIENT, frame_bytes_max, clients_tx)?;
     while runtime.exit.is_none() {
-        if let Some(event) = runtime.found.pop_front() {
+        if let Some(event) = runtime.said.pop_front().or_else(|| runtime.found.pop_front()) {
             let event = runtime.current(event);
             let actions = dispatcher.handle(runtime.clock.now(), event);
             runtime.perform(actions);
@@ -195,14 +199,14 @@ impl<K: Keeper> Runtime<K> {
             Action::StartUpstream { upstream, incarnation } => self.start(upstream, incarnation),
             Action::ToClient { client, bytes } => {
                 let said = self.client.send(bytes, None);
-                self.found.extend(said.map(|said| client_stdio::event(client, said)));
+                self.said.extend(said.map(|said| client_stdio::event(client, said)));
             }
             Action::ToUpstream { upstream, incarnation, bytes, attempt } => {
                 let said = match self.of(incarnation) {
                     Some(process) => process.outbox.send(bytes, attempt),
                     None => Some(Report::Gone { unsent: attempt.into_iter().collect() }),
                 };
-                self.found.extend(said.map(|said| outbox_event(upstream, incarnation, said)));
+                self.said.extend(said.map(|said| outbox_event(upstream, incarnation, said)));
             }
             Action::Capture { ticket, letter, audit } => self.keeper.capture(ticket, letter, *audit),
             Action::Rescue { letter, error } => {
@@ -253,7 +257,7 @@ impl<K: Keeper> Runtime<K> {
         }
         match UpstreamProcess::start(&self.argv, upstream, incarnation, self.frame_bytes_max, &self.wiring) {
             Ok(process) => self.process = Some((incarnation, process)),
-            Err(error) => self.found.push_back(Event::UpstreamStartFailed { upstream, incarnation, error }),
+            Err(error) => self.said.push_back(Event::UpstreamStartFailed { upstream, incarnation, error }),
         }
     }
 

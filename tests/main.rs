@@ -1,5 +1,10 @@
 //! Tests that run the real binary against real processes.
 
+mod framing;
+mod ids;
+mod json_text;
 mod peers_work;
+mod pipes;
+mod processes;
 mod real_servers;
 mod support;

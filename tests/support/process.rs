@@ -6,7 +6,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -67,12 +68,24 @@ pub(crate) struct Start {
     argv: Vec<OsString>,
     cwd: Option<PathBuf>,
     env: BTreeMap<OsString, Option<OsString>>,
+    frames_read: Option<usize>,
+    stderr_closed: bool,
+    stderr_unread: bool,
+    paused: bool,
 }
 
 impl Start {
     /// `program` with no arguments yet.
     pub(crate) fn new(program: impl AsRef<OsStr>) -> Start {
-        Start { argv: vec![program.as_ref().into()], cwd: None, env: BTreeMap::new() }
+        Start {
+            argv: vec![program.as_ref().into()],
+            cwd: None,
+            env: BTreeMap::new(),
+            frames_read: None,
+            stderr_closed: false,
+            stderr_unread: false,
+            paused: false,
+        }
     }
 
     /// `testpeer server` with `options`, split at blanks.
@@ -111,6 +124,30 @@ impl Start {
     /// Takes an environment variable away.
     pub(crate) fn no_env(mut self, name: &str) -> Start {
         self.env.insert(name.into(), None);
+        self
+    }
+
+    /// Closes our end of its stdout after so many frames.
+    pub(crate) fn frames_read(mut self, count: usize) -> Start {
+        self.frames_read = Some(count);
+        self
+    }
+
+    /// Gives it a stderr that nobody reads: the other end is closed.
+    pub(crate) fn stderr_closed(mut self) -> Start {
+        self.stderr_closed = true;
+        self
+    }
+
+    /// Reads nothing from its stderr before its end.
+    pub(crate) fn stderr_unread(mut self) -> Start {
+        self.stderr_unread = true;
+        self
+    }
+
+    /// Reads nothing from its stdout before [`Process::resume`].
+    pub(crate) fn paused(mut self) -> Start {
+        self.paused = true;
         self
     }
 
@@ -164,6 +201,12 @@ pub(crate) struct Process {
     /// Frames that came while another was waited for, oldest first.
     passed_over: VecDeque<Frame>,
     stderr: Arc<(Mutex<Stderr>, Condvar)>,
+    /// Dropped to let a paused reader go on.
+    gate: Option<Sender<()>>,
+    /// The same for its stderr; opened at its end.
+    stderr_gate: Option<Sender<()>>,
+    /// The last line had no line end.
+    cut_off: Arc<AtomicBool>,
     exit: Option<ExitStatus>,
 }
 
@@ -192,15 +235,24 @@ impl Process {
         let mut child = command.spawn().unwrap_or_else(|error| panic!("cannot start {name}: {error}"));
         let stdin = child.stdin.take();
         let stdout = child.stdout.take().expect("stdout is piped");
-        let mut child_stderr = child.stderr.take().expect("stderr is piped");
+        let child_stderr = child.stderr.take().expect("stderr is piped");
+        // The thread below ends at once where nothing is to be read, and the pipe with it.
+        let mut child_stderr = (!start.stderr_closed).then_some(child_stderr);
 
         let (sender, frames) = channel();
+        let (gate, opened) = channel::<()>();
+        let gate = start.paused.then_some(gate);
+        let cut_off = Arc::new(AtomicBool::new(false));
+        let cut_off_here = Arc::clone(&cut_off);
         std::thread::spawn(move || {
+            let _ = opened.recv();
             let mut stdout = BufReader::with_capacity(64 * 1024, stdout);
-            loop {
+            for _ in 0..start.frames_read.unwrap_or(usize::MAX) {
                 let mut line = Vec::new();
                 if stdout.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
-                    line.pop_if(|last| *last == b'\n');
+                    if line.pop_if(|last| *last == b'\n').is_none() {
+                        cut_off_here.store(true, Ordering::SeqCst);
+                    }
                     if sender.send(Frame(line)).is_ok() {
                         continue;
                     }
@@ -208,12 +260,15 @@ impl Process {
                 return;
             }
         });
+        let (stderr_gate, opened_stderr) = channel::<()>();
+        let stderr_gate = start.stderr_unread.then_some(stderr_gate);
         let stderr = Arc::new((Mutex::new(Stderr::default()), Condvar::new()));
         let shared = Arc::clone(&stderr);
         std::thread::spawn(move || {
             let mut buffer = [0; 16 * 1024];
+            let _ = opened_stderr.recv();
             loop {
-                let count = child_stderr.read(&mut buffer).unwrap_or(0);
+                let count = child_stderr.as_mut().map_or(0, |stderr| stderr.read(&mut buffer).unwrap_or(0));
                 let mut state = shared.0.lock().unwrap_or_else(PoisonError::into_inner);
                 state.text.extend_from_slice(&buffer[..count]);
                 state.ended = count == 0;
@@ -223,7 +278,18 @@ impl Process {
                 }
             }
         });
-        Process { name, child, stdin, frames, passed_over: VecDeque::new(), stderr, exit: None }
+        Process {
+            name,
+            child,
+            stdin,
+            frames,
+            passed_over: VecDeque::new(),
+            stderr,
+            gate,
+            stderr_gate,
+            cut_off,
+            exit: None,
+        }
     }
 
     /// The process id.
@@ -240,6 +306,25 @@ impl Process {
     pub(crate) fn send_raw(&mut self, bytes: &[u8]) {
         let stdin = self.stdin.as_mut().expect("stdin was closed by the test before");
         let _ = stdin.write_all(bytes).and_then(|()| stdin.flush());
+    }
+
+    /// Begins to read the stdout of a process that was started paused.
+    pub(crate) fn resume(&mut self) {
+        self.gate = None;
+    }
+
+    /// Waits for its exit and gives the processor time that it used in its whole life.
+    pub(crate) fn cpu_at_end(&mut self) -> Duration {
+        use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+        let pid = Pid::from_raw(self.pid()).expect("a process id is not 0");
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
+        super::session::eventually("its end", || match waitid(WaitId::Pid(pid), options) {
+            Ok(Some(_)) => Ok(()),
+            other => Err(format!("{other:?}")),
+        });
+        let cpu = super::session::proc::cpu(self.pid());
+        self.wait();
+        cpu
     }
 
     /// Lets go of its stdin.
@@ -346,6 +431,7 @@ impl Process {
         loop {
             if let Some(status) = self.exit.or_else(|| self.child.try_wait().ok().flatten()) {
                 self.exit = Some(status);
+                self.stderr_gate = None;
                 return status;
             }
             if Instant::now() > until {
@@ -365,6 +451,9 @@ impl Process {
         }
         if !self.passed_over.is_empty() {
             self.fail("frames were left unread");
+        }
+        if self.cut_off.load(Ordering::SeqCst) {
+            self.fail("its last line has no line end");
         }
         Output { status, stdout: String::new(), stderr: self.stderr_at_end() }
     }

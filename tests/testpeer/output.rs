@@ -68,6 +68,19 @@ impl Output {
         write(&mut self.lock(), text, self.chunk);
     }
 
+    /// Writes one frame and then `bytes` without a line end before the next one.
+    pub(crate) fn flood(&self, frame: &[u8], bytes: u64) {
+        let mut state = self.lock();
+        let mut text = [frame, b"\n"].concat();
+        text.resize(64 * 1024, b'x');
+        write(&mut state, &text, self.chunk);
+        text.fill(b'x');
+        for _ in 0..bytes / text.len() as u64 {
+            write(&mut state, &text, self.chunk);
+        }
+        write(&mut state, b"\n", self.chunk);
+    }
+
     /// Closes stdout while the process stays.
     pub(crate) fn close(&self) {
         close(&mut self.lock());

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufRead, Write};
+use std::io::{BufRead, Read, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -82,7 +82,8 @@ pub(crate) fn run(args: Vec<OsString>) -> Ended {
         forever();
     }
     std::thread::sleep(server.settings.slow_start);
-    let mut input = std::io::BufReader::with_capacity(64 * 1024, std::io::stdin().lock());
+    let stdin = Input { server: &server, stdin: std::io::stdin().lock() };
+    let mut input = std::io::BufReader::with_capacity(64 * 1024, stdin);
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -100,6 +101,26 @@ pub(crate) fn run(args: Vec<OsString>) -> Ended {
         forever();
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Standard input, which may be noisy to read.
+struct Input<'a> {
+    server: &'a Server,
+    stdin: std::io::StdinLock<'static>,
+}
+
+impl Read for Input<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.stdin.read(buffer)?;
+        if self.server.settings.noise_while_reading {
+            let mut noise = vec![b'x'; count];
+            if let Some(last) = noise.last_mut() {
+                *last = b'\n';
+            }
+            self.server.output.raw(&noise);
+        }
+        Ok(count)
+    }
 }
 
 impl Server {

@@ -36,6 +36,7 @@ usage: testpeer server [options]
   --byte-by-byte             writes one byte per write
   --chunk N                  writes N bytes per write
   --stderr-flood BYTES       writes BYTES to stderr before every answer
+  --noise-while-reading      writes as many bytes of noise to stdout as it reads, before it goes on
   --batch-answers            answers a batch with one array instead of one by one
 ";
 
@@ -76,6 +77,7 @@ pub(crate) struct Settings {
     pub(crate) crlf: bool,
     pub(crate) chunk: Option<usize>,
     pub(crate) stderr_flood: usize,
+    pub(crate) noise_while_reading: bool,
     pub(crate) batch_answers: bool,
 }
 
@@ -109,6 +111,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Option<Settings>, Box<dyn std
         crlf: false,
         chunk: None,
         stderr_flood: 0,
+        noise_while_reading: false,
         batch_answers: false,
     };
     let mut parser = lexopt::Parser::from_args(args);
@@ -149,6 +152,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Option<Settings>, Box<dyn std
             Long("byte-by-byte") => settings.chunk = Some(1),
             Long("chunk") => settings.chunk = Some(number(&mut parser)?),
             Long("stderr-flood") => settings.stderr_flood = number(&mut parser)?,
+            Long("noise-while-reading") => settings.noise_while_reading = true,
             Long("batch-answers") => settings.batch_answers = true,
             other => return Err(other.unexpected().into()),
         }

@@ -10,6 +10,7 @@ use crate::server::{Server, elements_of, substitute};
 /// Every tool with what its arguments mean.
 const TOOLS: &[(&str, &str)] = &[
     ("echo", "structuredContent is the arguments, byte for byte"),
+    ("echo-length", "the number of bytes of its arguments"),
     ("echo-meta", "structuredContent is {\"_meta\": params._meta}, byte for byte"),
     ("echo-params", "structuredContent is {\"params\": params}, byte for byte"),
     ("boom", "isError with `text`"),
@@ -19,7 +20,8 @@ const TOOLS: &[(&str, &str)] = &[
     ("sleep", "answers after `ms`; not once cancelled, unless `ignore_cancel`"),
     (
         "progress",
-        "`steps` (3) notifications every `interval_ms` (0), `values` for odd ones, `after` more after the answer",
+        "`steps` (3) notifications every `interval_ms` (0), `values` for odd ones, `after` more after the answer, under another \
+         `token` if one is given",
     ),
     ("crash", "after `delay_ms`: prints `partial`, exits with `exit_code` (1), or aborts if `abort`"),
     ("hang", "never answers"),
@@ -30,6 +32,7 @@ const TOOLS: &[(&str, &str)] = &[
     ("ask-many", "asks for roots and a form at once"),
     ("side-effect", "appends `line` to `file`, then: `then` = answer | hang | crash | error | close-stdout"),
     ("big", "`bytes` of text"),
+    ("flood", "answers, and in the same breath writes `bytes` of x before the next line end"),
     ("raw", "writes the strings in `frames` as lines; `$ID` in one is the request's id"),
     ("task", "a task handle, done after `ms`; `progress` notifications go on"),
     ("input-required", "asks for input (modern), succeeds when inputResponses came"),
@@ -55,7 +58,7 @@ pub(crate) fn call(server: &Arc<Server>, id: &[u8], name: &str, params: &[u8]) {
     };
     match name {
         "sleep" | "progress" | "crash" | "hang" | "ask-client" | "ask-elicitation" | "ask-roots" | "ask-many"
-        | "side-effect" | "slow-drain" => {
+        | "side-effect" | "slow-drain" | "flood" => {
             std::thread::spawn(move || call.slow());
         }
         _ => call.quick(),
@@ -74,6 +77,7 @@ impl Call {
     fn quick(&self) {
         match &*self.name {
             "echo" => self.structured(&self.arguments),
+            "echo-length" => self.text(&self.arguments.len().to_string()),
             "echo-meta" => {
                 let meta = json::get(&self.params, &["_meta"]).unwrap_or(b"null");
                 self.structured(&[b"{\"_meta\":", meta, b"}"].concat());
@@ -120,6 +124,11 @@ impl Call {
             "crash" => self.crash(),
             "side-effect" => self.side_effect(),
             "slow-drain" => self.slow_drain(),
+            "flood" => {
+                let answer =
+                    [br#"{"jsonrpc":"2.0","id":"#, self.id.as_slice(), br#","result":{"content":[]}}"#].concat();
+                self.server.output.flood(&answer, self.number("bytes", 0));
+            }
             "hang" => self.server.wait_for_cancel(&self.id),
             _ => self.ask(),
         }
@@ -134,7 +143,10 @@ impl Call {
     }
 
     fn progress(&self) {
-        let Some(token) = json::get(&self.params, &["_meta", "progressToken"]) else { return self.text("no token") };
+        let given = json::get(&self.arguments, &["token"]);
+        let Some(token) = given.or_else(|| json::get(&self.params, &["_meta", "progressToken"])) else {
+            return self.text("no token");
+        };
         let steps = self.number("steps", 3);
         let values = json::get(&self.arguments, &["values"]).map(elements_of).unwrap_or_default();
         for step in 1..=steps + self.number("after", 0) {
