@@ -19,6 +19,7 @@ pub mod ports;
 pub mod record;
 pub mod retry;
 pub mod runtime;
+pub mod session;
 pub mod store;
 pub mod suggest;
 pub mod wire;
