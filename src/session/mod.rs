@@ -108,15 +108,6 @@ impl fmt::Display for SessionError {
 
 impl std::error::Error for SessionError {}
 
-/// What a server answered to a call. The texts are JSON, as they came.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// `result`.
-    Result(Vec<u8>),
-    /// `error`, an object as a rule.
-    Error(Vec<u8>),
-}
-
 /// One tool of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tool {
@@ -157,6 +148,7 @@ pub struct Session {
     ended: Option<ProcessEnd>,
     output_over: bool,
     next_id: u64,
+    request_bytes: u64,
     /// Requests of which no byte left.
     unsent: BTreeSet<u64>,
     beat: Option<Beat>,
@@ -195,6 +187,7 @@ impl Session {
             ended: None,
             output_over: false,
             next_id: 1,
+            request_bytes: 0,
             unsent: BTreeSet::new(),
             beat: None,
         };
@@ -211,6 +204,12 @@ impl Session {
     #[must_use]
     pub fn era(&self) -> Era {
         self.era
+    }
+
+    /// The length of `params` in the last request.
+    #[must_use]
+    pub fn request_bytes(&self) -> u64 {
+        self.request_bytes
     }
 
     /// Does `work` every so often while the conversation waits for the server.
@@ -311,7 +310,7 @@ impl Session {
         Ok(list)
     }
 
-    /// Calls a tool once. `arguments` and the values of `meta` are JSON text and go out as they are; `meta` is added
+    /// Calls a tool once and gives the answer, a result or an error. `arguments` and the values of `meta` are JSON text and go out as they are; `meta` is added
     /// to what the era asks for.
     ///
     /// # Errors
@@ -322,14 +321,9 @@ impl Session {
         arguments: Option<&[u8]>,
         meta: &[(&str, Vec<u8>)],
         timeout: Duration,
-    ) -> Result<Answer, SessionError> {
+    ) -> Result<Message, SessionError> {
         let era = self.era;
-        let message = self.ask(timeout, |id| frames::tools_call(era, id, tool, arguments, meta))?;
-        Ok(match (message.error(), message.result()) {
-            (Some(error), _) => Answer::Error(error.text().to_vec()),
-            (None, Some(result)) => Answer::Result(result.text().to_vec()),
-            (None, None) => Answer::Error(b"null".to_vec()),
-        })
+        self.ask(timeout, |id| frames::tools_call(era, id, tool, arguments, meta))
     }
 
     /// Sends a request and waits for its answer.
@@ -358,7 +352,10 @@ impl Session {
     fn send_request(&mut self, frame: impl FnOnce(u64) -> Vec<u8>) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
-        self.send(frame(id), Some(AttemptId(id)));
+        let frame = frame(id);
+        let params = Json::parse(&frame).ok().and_then(|frame| frame.member("params"));
+        self.request_bytes = params.map_or(0, |params| params.text().len() as u64);
+        self.send(frame, Some(AttemptId(id)));
         id
     }
 
