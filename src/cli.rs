@@ -177,7 +177,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         options: &[
             CONFIG,
             flag("dry-run", "Check that the server has the tool and show what would be sent; call nothing."),
-            opt("set", "path=value", "Replace an argument: a.b.0=value, JSON or plain text. May be given again."),
+            opt("set", "path=value", "Give an argument this text: a.b.0=value reaches inside. May be given again."),
             flag("force", "Call although an earlier execution is known or the call is not replayable."),
             flag("force-policy", "Call although the policy denies it."),
             opt("timeout-ms", "n", "Time limit in milliseconds instead of the tool's own."),
@@ -201,12 +201,12 @@ pub const COMMANDS: &[CommandSpec] = &[
         words: "policy test",
         usage: "(--tool <name> | --id <id>) [options]",
         about: "Tell whether a call would be allowed, and by which rule.",
-        detail: "--id takes tool and arguments from a stored call (redacted as stored) and beats --tool.",
+        detail: "--id takes tool, arguments (redacted as stored) and caller from a stored call and beats --tool.",
         options: &[
             CONFIG,
             opt("tool", "name", "The tool's name."),
             opt("args", "json", "The call's arguments; {} unless given."),
-            opt("caller", "name", "The caller; local unless given."),
+            opt("caller", "name", "The caller; unless given, local or the stored one."),
             opt("id", "id", "A stored call."),
             JSON,
         ],

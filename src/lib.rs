@@ -19,6 +19,7 @@ pub mod ports;
 pub mod record;
 pub mod retry;
 pub mod runtime;
+pub mod session;
 pub mod store;
 pub mod suggest;
 pub mod wire;
@@ -39,7 +40,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(Command::Validate(args)) => commands::validate::run(&args, &mut out, &mut err),
         Ok(Command::Version) => printed(writeln!(out, "{}", env!("CARGO_PKG_VERSION"))),
         Ok(Command::Help(topic)) => printed(write!(out, "{}", cli::help(topic))),
-        Ok(Command::Replay(_) | Command::PolicyTest(_) | Command::Demo) => ExitStatus::Failure,
+        Ok(Command::Replay(command)) => commands::replay::run(&command, &mut out, &mut err),
+        Ok(Command::PolicyTest(args)) => commands::policy_test::command(&args, &mut out, &mut err),
+        Ok(Command::Demo) => ExitStatus::Failure,
         Err(usage) => {
             // With standard error closed there is nobody left to tell.
             let _ = writeln!(err, "{usage}");

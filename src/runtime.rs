@@ -255,7 +255,7 @@ impl<K: Keeper> Runtime<K> {
             old.signal(StopSignal::Kill);
             old.reap();
         }
-        match UpstreamProcess::start(&self.argv, upstream, incarnation, self.frame_bytes_max, &self.wiring) {
+        match UpstreamProcess::start(&self.argv, None, upstream, incarnation, self.frame_bytes_max, &self.wiring) {
             Ok(process) => self.process = Some((incarnation, process)),
             Err(error) => self.said.push_back(Event::UpstreamStartFailed { upstream, incarnation, error }),
         }

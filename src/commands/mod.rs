@@ -1,5 +1,8 @@
 //! What a user types: one file for each command, with the rendering of its output.
 
 pub mod policy_test;
+mod records;
+pub mod replay;
 pub mod run;
+pub(crate) mod text;
 pub mod validate;

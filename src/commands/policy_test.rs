@@ -5,6 +5,10 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
+use super::records;
+use super::text::{one_line, written};
+use crate::cli::PolicyTestArgs;
+use crate::exit::ExitStatus;
 use crate::policy::{Policy, Verdict};
 use crate::wire::inspect::inspect;
 use crate::wire::json::{Json, JsonError};
@@ -34,6 +38,42 @@ impl fmt::Display for Failure {
         match self {
             Failure::Usage(message) => f.write_str(message),
             Failure::Output(error) => write!(f, "cannot write the verdict: {error}"),
+        }
+    }
+}
+
+/// The command: a call given on the command line, or a stored one with its arguments as they are stored and, unless
+/// `--caller` says otherwise, its caller.
+pub fn command(args: &PolicyTestArgs, out: &mut dyn Write, err: &mut dyn Write) -> ExitStatus {
+    let settings = match records::load(args.config.as_deref(), err) {
+        Ok(settings) => settings,
+        Err(status) => return status,
+    };
+    let caller = args.caller.as_deref();
+    let result = match (&args.id, &args.tool) {
+        (Some(id), _) => match records::find(&records::queue_place(&settings), id) {
+            Ok(found) => {
+                let record = found.record;
+                let caller = caller.unwrap_or(&record.caller.identity);
+                let arguments = record.arguments.as_deref().map(str::as_bytes);
+                let question = Question { tool: &record.tool, caller, arguments };
+                run(&settings.policy, &question, args.json, out)
+            }
+            Err(error) => return super::replay::fail(args.json, error.kind(), &error.to_string(), out, err),
+        },
+        (None, tool) => {
+            let tool = tool.as_deref().unwrap_or_default();
+            let question = Question { tool, caller: caller.unwrap_or("local"), arguments: Some(args.args.as_bytes()) };
+            run(&settings.policy, &question, args.json, out)
+        }
+    };
+    match result {
+        Ok(()) => ExitStatus::Success,
+        Err(Failure::Output(error)) => written(Err(error), err),
+        Err(failure) => {
+            // With standard error closed there is nobody left to tell.
+            let _ = writeln!(err, "mcprelay: {failure}\nmcprelay: see mcprelay policy test --help");
+            ExitStatus::Usage
         }
     }
 }
@@ -95,11 +135,6 @@ fn render_json(question: &Question<'_>, verdict: &Verdict) -> String {
         reason: &verdict.reason,
     };
     serde_json::to_string(&answer).expect("strings and a number always have a JSON form") + "\n"
-}
-
-/// Control characters escaped: a name with a newline must not look like a line of ours, nor move the cursor.
-fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
 #[cfg(test)]

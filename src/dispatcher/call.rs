@@ -910,15 +910,10 @@ fn denial(call: &Call) -> CallError {
 fn error_failure(message: &Message) -> Failure {
     let error = message.error();
     let member = |name| error.and_then(|error| error.member(name));
-    let code = member("code").and_then(|code| std::str::from_utf8(code.text()).ok()?.parse::<i64>().ok());
+    let code = error_code(message);
     let text = member("message").and_then(Json::as_str).map_or_else(String::new, std::borrow::Cow::into_owned);
-    let (class, again) = match code {
-        // -32020…-32099 belong to the MCP specification: none of them is cured by asking again.
-        Some(-32099..=HEADER_MISMATCH) => (FailureClass::NonRetryable, Again::Never),
-        Some(INTERNAL_ERROR) => (FailureClass::UpstreamError, Again::IfIdempotent),
-        Some(PARSE_ERROR..=INVALID_REQUEST) | None => (FailureClass::NonRetryable, Again::Never),
-        Some(_) => (FailureClass::UpstreamError, Again::IfIdempotent),
-    };
+    let class = error_class(code);
+    let again = if class == FailureClass::NonRetryable { Again::Never } else { Again::IfIdempotent };
     Failure {
         code,
         detail: member("data").map(|data| data.text().to_vec()),
@@ -926,11 +921,29 @@ fn error_failure(message: &Message) -> Failure {
     }
 }
 
-/// What an answer says about whether the tool ran.
-fn executed_by(message: &Message) -> Executed {
-    let Some(error) = message.error() else { return Executed::Yes };
-    let code = error.member("code").and_then(|code| std::str::from_utf8(code.text()).ok()?.parse::<i64>().ok());
+/// The code of an error answer, if it is an integer.
+pub(crate) fn error_code(message: &Message) -> Option<i64> {
+    let code = message.error()?.member("code")?;
+    std::str::from_utf8(code.text()).ok()?.parse().ok()
+}
+
+/// The class of an error answer with this code.
+pub(crate) fn error_class(code: Option<i64>) -> FailureClass {
     match code {
+        // -32020…-32099 belong to the MCP specification: none of them is cured by asking again.
+        Some(-32099..=HEADER_MISMATCH) => FailureClass::NonRetryable,
+        Some(INTERNAL_ERROR) => FailureClass::UpstreamError,
+        Some(PARSE_ERROR..=INVALID_REQUEST) | None => FailureClass::NonRetryable,
+        Some(_) => FailureClass::UpstreamError,
+    }
+}
+
+/// What an answer says about whether the tool ran.
+pub(crate) fn executed_by(message: &Message) -> Executed {
+    if message.error().is_none() {
+        return Executed::Yes;
+    }
+    match error_code(message) {
         // Refused before any tool was looked at. -32603 says nothing about when it went wrong.
         Some(INTERNAL_ERROR) => Executed::Maybe,
         Some(PARSE_ERROR..=INVALID_REQUEST | HEADER_MISMATCH | UNSUPPORTED_PROTOCOL_VERSION) => Executed::No,
@@ -939,7 +952,7 @@ fn executed_by(message: &Message) -> Executed {
 }
 
 /// The tool's own words about its error.
-fn tool_text(result: Option<Json<'_>>) -> String {
+pub(crate) fn tool_text(result: Option<Json<'_>>) -> String {
     let mut text = String::new();
     let content = result.and_then(|result| result.member("content"));
     for part in content.iter().flat_map(|content| content.elements()) {

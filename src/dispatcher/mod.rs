@@ -36,6 +36,7 @@ use crate::wire::request_id::{IdKey, RequestId};
 
 use batch::{Batch, BatchId};
 use call::Call;
+pub(crate) use call::{error_class, error_code, executed_by, tool_text};
 use drain::Phase;
 use event::{Action, AttemptId, ClientId, Event, Intake, Level, UpstreamId};
 use late::LateAnswers;

@@ -18,33 +18,13 @@ struct Segment {
 }
 
 impl ArgPath {
-    /// Parses a path. `.` separates; `\.` is a dot and `\\` a backslash inside a name.
+    /// Parses a path, see [`split_path`].
     ///
     /// # Errors
     ///
-    /// In words, for an empty path or name and for a backslash before anything else: such a path would find nothing,
-    /// and a deny rule that can never match is an open gate.
+    /// In words: such a path would find nothing, and a deny rule that can never match is an open gate.
     pub(super) fn parse(text: &str) -> Result<ArgPath, String> {
-        let mut keys = vec![String::new()];
-        let mut chars = text.chars();
-        while let Some(c) = chars.next() {
-            let key = keys.last_mut().expect("there is one key from the start and none is taken away");
-            match c {
-                '.' => keys.push(String::new()),
-                '\\' => match chars.next() {
-                    Some(escaped @ ('.' | '\\')) => key.push(escaped),
-                    Some(_) | None => return Err("a backslash may only stand before a dot or a backslash".into()),
-                },
-                _ => key.push(c),
-            }
-        }
-        if keys.iter().any(String::is_empty) {
-            return Err(
-                "an argument path must not be empty, nor begin or end with a dot, nor have two dots in a row; \
-                        write a dot that belongs to a name as \\."
-                    .into(),
-            );
-        }
+        let keys = split_path(text)?;
         let segments = keys.into_iter().map(|key| Segment { index: array_index(&key), key }).collect();
         Ok(ArgPath { segments })
     }
@@ -63,8 +43,40 @@ impl ArgPath {
     }
 }
 
+/// Splits a path into its names. `.` separates; `\.` is a dot and `\\` a backslash inside a name.
+///
+/// # Errors
+///
+/// In words, for an empty path or name and for a backslash before anything else.
+pub(crate) fn split_path(text: &str) -> Result<Vec<String>, String> {
+    let mut keys = vec![String::new()];
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        let key = keys.last_mut().expect("there is one key from the start and none is taken away");
+        match c {
+            '.' => keys.push(String::new()),
+            '\\' => match chars.next() {
+                Some(escaped @ ('.' | '\\')) => key.push(escaped),
+                Some(_) | None => return Err("a backslash may only stand before a dot or a backslash".into()),
+            },
+            _ => key.push(c),
+        }
+    }
+    if keys.iter().any(String::is_empty) {
+        return Err("an argument path must not be empty, nor begin or end with a dot, nor have two dots in a row; \
+                    write a dot that belongs to a name as \\."
+            .into());
+    }
+    Ok(keys)
+}
+
+/// A name as [`split_path`] reads it back.
+pub(crate) fn path_name(name: &str) -> String {
+    name.replace('\\', "\\\\").replace('.', "\\.")
+}
+
 /// `0`, `7`, `12`, but not `07`, `+7` or `-0`: each element has one name only.
-fn array_index(key: &str) -> Option<usize> {
+pub(crate) fn array_index(key: &str) -> Option<usize> {
     let plain = key.bytes().all(|b| b.is_ascii_digit()) && (key == "0" || !key.starts_with('0'));
     if plain { key.parse().ok() } else { None }
 }

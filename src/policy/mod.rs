@@ -23,6 +23,7 @@ mod verdict;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use argument::{array_index, path_name, split_path};
 pub use matcher::{Doubt, MATCHERS, REGEX_INPUT_BYTES_MAX, REGEX_PATTERN_CHARS_MAX};
 pub use rule::{RuleProblem, RuleSource};
 pub use verdict::{Action, Policy, Verdict, startup_warnings};

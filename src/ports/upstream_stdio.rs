@@ -36,19 +36,24 @@ pub struct Wiring {
 }
 
 impl UpstreamProcess {
-    /// Starts `argv` in a process group of its own, with our environment and working directory.
+    /// Starts `argv` in a process group of its own, with our environment, in `cwd` or else our working directory.
     ///
     /// # Errors
     /// A text that names the command, the reason and the remedy.
     pub fn start(
         argv: &[OsString],
+        cwd: Option<&Path>,
         upstream: UpstreamId,
         incarnation: Incarnation,
         frame_bytes_max: usize,
         wiring: &Wiring,
     ) -> Result<UpstreamProcess, String> {
         let (program, args) = argv.split_first().ok_or("no server command was given")?;
-        let mut child = Command::new(program)
+        let mut command = Command::new(program);
+        if let Some(cwd) = cwd {
+            command.current_dir(cwd);
+        }
+        let mut child = command
             .args(args)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -5,7 +5,7 @@
 
 pub mod hash;
 pub mod ids;
-mod json_out;
+pub(crate) mod json_out;
 mod names;
 pub mod redact;
 pub mod render;
