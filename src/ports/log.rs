@@ -19,6 +19,12 @@ pub const STDERR_LINE_MAX: usize = 64 << 10;
 /// How much of a stray line of the upstream's standard output is shown.
 pub const NOISE_BYTES_MAX: usize = 1024;
 
+/// After a first line, how long others are waited for, so that the thread wakes once for many calls.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// So much is written without waiting for more.
+const GATHERED_BYTES_MAX: usize = 64 << 10;
+
 /// What a formatted call event costs in the queue, besides its texts.
 const EVENT_BYTES: usize = 512;
 
@@ -53,8 +59,22 @@ struct State {
     lines: VecDeque<Line>,
     bytes: usize,
     dropped: u64,
-    writing: bool,
     closed: bool,
+    thread: Thread,
+    /// Somebody waits for what is queued.
+    hurry: bool,
+}
+
+/// What the thread is at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Thread {
+    /// Waits for a first line.
+    #[default]
+    Idle,
+    /// Has a first line and waits for more.
+    Gathering,
+    /// Writes outside of the lock.
+    Writing,
 }
 
 struct Shared {
@@ -103,7 +123,15 @@ impl Log {
                 state.dropped += 1;
             }
         }
-        self.shared.changed.notify_one();
+        // A wake-up costs more than a line; a thread that gathers or writes comes by itself.
+        let wake = match state.thread {
+            Thread::Idle => true,
+            Thread::Gathering => state.bytes >= GATHERED_BYTES_MAX,
+            Thread::Writing => false,
+        };
+        if wake {
+            self.shared.changed.notify_all();
+        }
     }
 
     /// A message of ours.
@@ -113,8 +141,10 @@ impl Log {
 
     /// Waits until everything handed over is written, but not longer than `limit`.
     pub fn flush(&self, limit: Duration) {
-        let state = self.shared.lock();
-        let busy = |state: &mut State| !state.closed && (state.writing || !state.lines.is_empty());
+        let mut state = self.shared.lock();
+        state.hurry = true;
+        self.shared.changed.notify_all();
+        let busy = |state: &mut State| !state.closed && (state.thread == Thread::Writing || !state.lines.is_empty());
         drop(self.shared.changed.wait_timeout_while(state, limit, busy));
     }
 }
@@ -125,10 +155,14 @@ fn write_lines(shared: &Shared, to: &mut impl Write, format: &impl Fn(&CallEvent
         let mut state = shared.lock();
         state =
             shared.changed.wait_while(state, |state| state.lines.is_empty()).unwrap_or_else(PoisonError::into_inner);
+        state.thread = Thread::Gathering;
+        let gathering = |state: &mut State| !state.hurry && state.bytes < GATHERED_BYTES_MAX;
+        (state, _) =
+            shared.changed.wait_timeout_while(state, GATHER, gathering).unwrap_or_else(PoisonError::into_inner);
         let lines = std::mem::take(&mut state.lines);
         let dropped = std::mem::take(&mut state.dropped);
         state.bytes = 0;
-        state.writing = true;
+        state.thread = Thread::Writing;
         drop(state);
         out.clear();
         if dropped > 0 {
@@ -142,7 +176,7 @@ fn write_lines(shared: &Shared, to: &mut impl Write, format: &impl Fn(&CallEvent
         // Logging that fails is lost, and nothing else.
         let failed = to.write_all(&out).and_then(|()| to.flush()).is_err();
         let mut state = shared.lock();
-        state.writing = false;
+        state.thread = Thread::Idle;
         state.closed = failed;
         shared.changed.notify_all();
         if failed {

@@ -27,8 +27,8 @@ use error::{Fault, StoreError};
 use place::Place;
 pub use rows::{ExecutionRow, Source};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -36,6 +36,9 @@ use std::time::Duration;
 const WAITING_MAX: usize = 100_000;
 /// Bytes of captures that may wait.
 const WAITING_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// Call events that no transaction has taken yet.
+type WaitingEvents = Arc<Mutex<Vec<Arc<CallEvent>>>>;
 
 /// What the store must know.
 #[derive(Clone, Debug)]
@@ -72,6 +75,10 @@ pub enum Command {
     Audit(AuditRow),
     /// A call event; batched.
     Event(Arc<CallEvent>),
+    /// Call events wait beside the channel: the first of a batch sends this, so that the thread wakes once for many.
+    EventsWait,
+    /// So many call events wait that they are written now.
+    EventsDue,
     /// A keyed call that succeeded.
     Executed(Execution),
     /// An answer that came after its call was given up.
@@ -104,6 +111,7 @@ pub enum Report {
 pub struct Store {
     queue: PathBuf,
     waiting_bytes: Arc<AtomicUsize>,
+    events: WaitingEvents,
     // Above the handle: the channel closes before the thread is waited for.
     commands: Sender<Command>,
     thread: JoinHandle<()>,
@@ -118,9 +126,10 @@ impl Store {
         let (commands, inbox): (Sender<Command>, Receiver<Command>) = crossbeam_channel::unbounded();
         let waiting_bytes = Arc::new(AtomicUsize::new(0));
         let queue = settings.queue.configured().to_owned();
-        let worker = worker::Worker::new(settings, report, Arc::clone(&waiting_bytes));
+        let events = WaitingEvents::default();
+        let worker = worker::Worker::new(settings, report, Arc::clone(&waiting_bytes), Arc::clone(&events));
         let thread = crate::ports::spawn("store", move || worker.run(&inbox))?;
-        Ok(Store { queue, waiting_bytes, commands, thread })
+        Ok(Store { queue, waiting_bytes, events, commands, thread })
     }
 
     /// Hands a command to the thread; never blocks.
@@ -132,6 +141,21 @@ impl Store {
         if self.commands.len() >= WAITING_MAX {
             return refuse("too many records wait to be written");
         }
+        let command = match command {
+            Command::Event(event) => {
+                let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+                if events.len() >= WAITING_MAX {
+                    return refuse("too many call events wait to be written");
+                }
+                events.push(event);
+                match events.len() {
+                    1 => Command::EventsWait,
+                    worker::EVENTS_BATCH => Command::EventsDue,
+                    _ => return Ok(()),
+                }
+            }
+            other => other,
+        };
         let bytes = weight(&command);
         if self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed) > WAITING_BYTES_MAX {
             self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -161,7 +185,6 @@ fn weight(command: &Command) -> usize {
         }
         Command::Late(late) => late.body.len(),
         Command::Executed(execution) => execution.arguments.as_ref().map_or(0, Vec::len),
-        Command::Event(event) => event.error.as_ref().map_or(0, |error| error.message.len()),
-        Command::Audit(_) | Command::Flush => 0,
+        Command::Event(_) | Command::EventsWait | Command::EventsDue | Command::Audit(_) | Command::Flush => 0,
     }
 }

@@ -7,7 +7,7 @@ use super::place::Place;
 use super::rows::{self, ExecutionRow, Late, Source};
 use super::schema::{self, Schema};
 use super::secrets::Secrets;
-use super::{Command, Report, StoreSettings, weight};
+use super::{Command, Report, StoreSettings, WaitingEvents, weight};
 use crate::clock::{Clock, Time, Wall};
 use crate::record::hash::arguments_hash;
 use crate::record::redact::{MARKER, Masked};
@@ -16,8 +16,8 @@ use crate::record::{AuditRow, CallEvent, Execution, LateResult};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use rusqlite::{Connection, TransactionBehavior};
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// Commands taken into one group.
@@ -26,7 +26,7 @@ const GROUP_MAX: usize = 512;
 const CAPTURES_MAX: usize = 64;
 /// Call events wait this long for company.
 const EVENTS_WAIT: Duration = Duration::from_millis(50);
-const EVENTS_BATCH: usize = 512;
+pub(super) const EVENTS_BATCH: usize = 512;
 /// How long the history waits for other processes. Captures wait behind it, so it is short; what it could not write
 /// stays here and is tried again.
 const HISTORY_BUSY: Duration = Duration::from_millis(200);
@@ -129,7 +129,9 @@ pub(super) struct Worker {
     /// Executions and late answers that the queue could not take.
     kept: Vec<Write>,
     audits: Vec<AuditRow>,
+    /// Events that the history could not take yet.
     events: Vec<Arc<CallEvent>>,
+    waiting_events: WaitingEvents,
     /// When the waiting events are due.
     events_due: Option<Time>,
     /// Events before this moment are being deleted, and how many were.
@@ -140,7 +142,12 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    pub(super) fn new(settings: StoreSettings, report: ReportTo, waiting_bytes: Arc<AtomicUsize>) -> Worker {
+    pub(super) fn new(
+        settings: StoreSettings,
+        report: ReportTo,
+        waiting_bytes: Arc<AtomicUsize>,
+        waiting_events: WaitingEvents,
+    ) -> Worker {
         Worker {
             queue: Link::new(settings.queue.clone(), &schema::QUEUE, settings.queue_busy),
             history: Link::new(settings.history.clone(), &schema::HISTORY, HISTORY_BUSY.min(settings.queue_busy)),
@@ -152,6 +159,7 @@ impl Worker {
             kept: Vec::new(),
             audits: Vec::new(),
             events: Vec::new(),
+            waiting_events,
             events_due: None,
             prune: None,
             planned: false,
@@ -184,7 +192,7 @@ impl Worker {
 
     fn next_deadline(&self) -> Option<Time> {
         let queue = if self.kept.is_empty() { None } else { self.queue.retry_at };
-        let history = match self.audits.is_empty() && self.events.is_empty() {
+        let history = match self.audits.is_empty() && self.events.is_empty() && self.events_due.is_none() {
             true => None,
             // After a failure the events are due again, but not before the next try.
             false => self.history.retry_at.or(self.events_due),
@@ -195,7 +203,7 @@ impl Worker {
 
     fn turn(&mut self, group: Vec<Command>) {
         let mut writes = Vec::new();
-        let mut flush = false;
+        let (mut flush, mut events_wait, mut events_due) = (false, false, false);
         for command in group {
             self.waiting_bytes.fetch_sub(weight(&command), Ordering::Relaxed);
             match command {
@@ -209,9 +217,9 @@ impl Worker {
                     let audit = self.redacted(audit, &Masked::none());
                     self.audits.push(audit);
                 }
-                Command::Event(event) if event.enforced => self.events.push(event),
-                // The extra line of a policy dry run; no call ended.
-                Command::Event(_) => {}
+                Command::Event(event) => self.events.push(event),
+                Command::EventsWait => events_wait = true,
+                Command::EventsDue => events_due = true,
                 Command::Executed(execution) => writes.push(Write::Execution(self.execution(&execution))),
                 Command::Late(late) => writes.push(Write::Late(self.late(late))),
                 Command::Flush => flush = true,
@@ -222,10 +230,10 @@ impl Worker {
         if !writes.is_empty() || retry {
             self.write_queue(writes);
         }
-        if !self.events.is_empty() && self.events_due.is_none() {
+        if (events_wait || !self.events.is_empty()) && self.events_due.is_none() {
             self.events_due = Some(now.plus(EVENTS_WAIT));
         }
-        let due = self.events.len() >= EVENTS_BATCH || self.events_due.is_some_and(|at| at <= now);
+        let due = events_due || self.events.len() >= EVENTS_BATCH || self.events_due.is_some_and(|at| at <= now);
         if flush || ((due || !self.audits.is_empty()) && self.history.may_try(now)) {
             self.write_history();
         }
@@ -336,8 +344,16 @@ impl Worker {
         }
     }
 
+    /// Takes over the events that wait beside the channel. The extra line of a policy dry run is none: no call ended.
+    fn collect_events(&mut self) {
+        let waiting = std::mem::take(&mut *self.waiting_events.lock().unwrap_or_else(PoisonError::into_inner));
+        self.events.extend(waiting.into_iter().filter(|event| event.enforced));
+    }
+
     fn write_history(&mut self) {
+        self.collect_events();
         if self.audits.is_empty() && self.events.is_empty() {
+            self.events_due = None;
             return;
         }
         let now = self.clock.now();
