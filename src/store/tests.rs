@@ -129,8 +129,11 @@ fn a_record_that_comes_twice_is_stored_once() {
     let dir = TestDir::new();
     let running = Running::start(settings(dir.path()));
     running.capture(1, "01A");
+    assert_eq!(running.next(), Report::Stored { ticket: 1 });
+    let first = queue(dir.path()).claim("01A", "a", PATIENCE, Wall(0), false).expect("free");
     running.capture(2, "01A");
-    assert_eq!((running.next(), running.next()), (Report::Stored { ticket: 1 }, Report::Stored { ticket: 2 }));
+    assert_eq!(running.next(), Report::Stored { ticket: 2 });
+    assert_eq!(queue(dir.path()).get("01A").expect("stored"), first, "its life is not reset");
     assert_eq!(queue(dir.path()).count(&Filter::default()).expect("counted"), 1);
 }
 
@@ -219,7 +222,7 @@ fn process(dir: &Path, id: &str, job: &str) -> std::process::Command {
 
 #[test]
 fn sql_1_processes_that_start_together_on_a_fresh_directory_all_write_without_a_warning() {
-    for _ in 0..6 {
+    for _ in 0..12 {
         let dir = TestDir::new();
         let children: Vec<_> =
             (0..8).map(|n| process(dir.path(), &format!("01{n}"), "capture").spawn().expect("started")).collect();
@@ -314,6 +317,49 @@ fn sql_1_a_first_start_waits_for_a_writer_that_is_at_work() {
 }
 
 #[test]
+fn sql_1_the_switch_to_wal_is_tried_again_while_a_reader_is_in_the_way() {
+    let dir = TestDir::new();
+    let running = Running::start(settings(dir.path()));
+    std::fs::create_dir_all(dir.path().join(".mcprelay")).expect("made");
+    let other = Connection::open(dir.path().join(".mcprelay/queue.db")).expect("opened");
+    other.execute_batch("BEGIN; SELECT count(*) FROM sqlite_master;").expect("reading");
+    running.capture(1, "01A");
+    running.reports.recv_timeout(Duration::from_millis(300)).expect_err("it waits");
+    other.execute_batch("COMMIT").expect("done");
+    let reports = [running.next(), running.next()];
+    assert!(matches!(&reports[0], Report::Trouble(text) if text.contains("can be read by others")), "{reports:?}");
+    assert_eq!(reports[1], Report::Stored { ticket: 1 });
+    // A connection of its own: the reader remembers the mode it began with.
+    let fresh = Connection::open(dir.path().join(".mcprelay/queue.db")).expect("opened");
+    let mode: String = fresh.query_row("PRAGMA journal_mode", [], |row| row.get(0)).expect("read");
+    assert_eq!(mode, "wal");
+}
+
+#[test]
+fn a_lasting_fault_is_told_once_and_its_end_once() {
+    let dir = TestDir::new();
+    let path = dir.path().join(".mcprelay/history.db");
+    std::fs::create_dir_all(&path).expect("made");
+    let running = Running::start(settings(dir.path()));
+    let mut reports = Vec::new();
+    for n in 0..5 {
+        running.send(Command::Event(Arc::new(crate::record::CallEvent { at: day(0), ..event(&format!("01{n}")) })));
+        running.send(Command::Flush);
+        running.capture(n, &format!("01{n}"));
+        // One turn after the other: commands that wait together are one try.
+        while !matches!(reports.last(), Some(Report::Stored { ticket }) if *ticket == n) {
+            reports.push(running.next());
+        }
+    }
+    std::fs::remove_dir(&path).expect("removed");
+    reports.extend(running.finish());
+    let troubles: Vec<&Report> = reports.iter().filter(|report| matches!(report, Report::Trouble(_))).collect();
+    let [Report::Trouble(first), Report::Trouble(last)] = troubles[..] else { panic!("{troubles:?}") };
+    assert!(first.contains("is a directory") && last.contains("works again"), "{troubles:?}");
+    assert_eq!(count(&history(dir.path()), "call_events"), 5, "nothing was lost meanwhile");
+}
+
+#[test]
 fn a_locked_queue_fails_its_captures_by_name_and_works_when_it_is_free_again() {
     let dir = TestDir::new();
     let running = Running::start(StoreSettings { queue_busy: Duration::from_millis(30), ..settings(dir.path()) });
@@ -334,7 +380,8 @@ fn a_locked_queue_fails_its_captures_by_name_and_works_when_it_is_free_again() {
 #[test]
 fn a_locked_history_holds_up_no_capture_and_is_written_later() {
     let dir = TestDir::new();
-    let running = Running::start(settings(dir.path()));
+    // Captures that waited behind the history for as long would outlast the patience of this test.
+    let running = Running::start(StoreSettings { queue_busy: PATIENCE * 4, ..settings(dir.path()) });
     running.send(Command::Event(std::sync::Arc::new(event("01E"))));
     running.capture(1, "01A");
     assert_eq!(running.next(), Report::Stored { ticket: 1 });

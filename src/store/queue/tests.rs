@@ -139,6 +139,7 @@ fn sql_4_a_replay_that_died_after_sending_is_unknown_and_not_repeated_without_fo
         record.replays,
         r#"[{"at":"1970-01-01T00:00:00.010Z","by":"dead","outcome":"unknown","source":"replay"}]"#
     );
+    assert_eq!(record.claim.expect("claimed").sent_at, None, "the new owner has sent nothing yet");
     // The late owner wakes up: it cannot overwrite the new one's result.
     assert_eq!(queue.resolve("01A", "dead", &replayed(70_000)), Err(QueueError::LostClaim("01A".to_owned())));
     queue.resolve("01A", "b", &failed(70_000)).expect("ours");
