@@ -471,7 +471,9 @@ impl Dispatcher {
         let shown = self.upstreams[&open.upstream].clock.read(self.now.mono);
         match call.state {
             State::Awaiting { until, .. } | State::Queued { until, .. } if until <= shown => {}
-            State::Awaiting { .. } | State::Queued { .. } | State::BackingOff { .. } | State::Capturing { .. } => return,
+            State::Awaiting { .. } | State::Queued { .. } | State::BackingOff { .. } | State::Capturing { .. } => {
+                return;
+            }
         }
         let tool = &call.tool;
         let (in_time, message) = if shown >= call.total_until {

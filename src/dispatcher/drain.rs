@@ -159,7 +159,10 @@ impl Dispatcher {
                 self.begin_stop(id);
             }
         }
-        if self.phase == Phase::Stopping && self.open.is_empty() && self.upstreams.values().all(|upstream| upstream.stop == Some(Stop::Done)) {
+        if self.phase == Phase::Stopping
+            && self.open.is_empty()
+            && self.upstreams.values().all(|upstream| upstream.stop == Some(Stop::Done))
+        {
             if let Some(summary) = self.counters.summary() {
                 self.diagnose(summary);
             }

@@ -183,9 +183,7 @@ impl Sim {
 
     /// The upstream's error for the request with this id on its wire.
     pub(super) fn error(&mut self, attempt: u64, code: i64, message: &str) {
-        self.upstream(format!(
-            r#"{{"jsonrpc":"2.0","id":{attempt},"error":{{"code":{code},"message":"{message}"}}}}"#
-        ));
+        self.upstream(format!(r#"{{"jsonrpc":"2.0","id":{attempt},"error":{{"code":{code},"message":"{message}"}}}}"#));
     }
 
     /// The client sends nothing more.

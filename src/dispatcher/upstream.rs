@@ -16,7 +16,9 @@ use crate::clock::Time;
 use crate::exit::ExitStatus;
 use crate::record::{Executed, Server};
 use crate::wire::json::Json;
-use crate::wire::message::{FromUpstream, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Message, Method, Role, sniff};
+use crate::wire::message::{
+    FromUpstream, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Message, Method, Role, sniff,
+};
 use crate::wire::request_id::{IdKey, RequestId};
 use crate::wire::splice::{quote, replace};
 
@@ -634,6 +636,8 @@ impl Dispatcher {
             upstream.output_closed = true;
             upstream.end = None;
             upstream.stop = Some(Stop::Done);
+            // There was no process that could have read them.
+            upstream.wire.values_mut().for_each(|request| request.left = false);
         }
         self.upstream_lost(id, &format!("the server could not be started: {error}"));
     }
@@ -719,8 +723,7 @@ impl Dispatcher {
     fn restart_after_discover(&mut self, id: UpstreamId, text: &str) -> bool {
         let upstream = &self.upstreams[&id];
         let probes: Vec<OpenId> = upstream.wire.values().map(|request| request.open).collect();
-        let is_probe =
-            |open| matches!(&self.open[open].kind, OpenKind::Pass(pass) if pass.method == Method::Discover);
+        let is_probe = |open| matches!(&self.open[open].kind, OpenKind::Pass(pass) if pass.method == Method::Discover);
         let only_probes = !probes.is_empty() && probes.iter().all(is_probe);
         if upstream.answered || upstream.started_again || !only_probes || !self.phase.takes_requests() {
             return false;

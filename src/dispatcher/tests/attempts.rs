@@ -112,7 +112,8 @@ fn results_end_a_call_whatever_they_say() {
 
 #[test]
 fn a_tools_own_error_is_captured_on_request_with_its_own_words() {
-    let body = r#""result":{"content":[{"type":"text","text":"no such file"},{"type":"text","text":"é"}],"isError":true}"#;
+    let body =
+        r#""result":{"content":[{"type":"text","text":"no such file"},{"type":"text","text":"é"}],"isError":true}"#;
     let letter = Some((FailureClass::ToolError, Executed::Yes));
     assert_eq!(course("noted", body), Course { attempts: 1, letter, relayed: true });
     let mut sim = Sim::new();
@@ -299,8 +300,7 @@ fn after_a_long_sleep_each_deadline_fires_once() {
 #[test]
 fn the_whole_call_has_its_own_limit() {
     let total = |millis| {
-        let mut sim =
-            Sim::with(|settings| settings.reliability.max_total = Some(Duration::from_millis(millis)));
+        let mut sim = Sim::with(|settings| settings.reliability.max_total = Some(Duration::from_millis(millis)));
         sim.call(1, "safe_echo");
         sim.run_until(10_000);
         sim.assert_at_rest();

@@ -121,8 +121,10 @@ fn ids_5_loose_envelopes_are_relayed_as_they_are_and_end_their_request() {
         let mut sim = Sim::new();
         sim.call(r#""c""#, "echo");
         sim.upstream(body);
-        let expected =
-            body.replace(r#""id":2.0"#, r#""id":"c""#).replace(r#""id":2"#, r#""id":"c""#).replace(r#""id":"2""#, r#""id":"c""#);
+        let expected = body
+            .replace(r#""id":2.0"#, r#""id":"c""#)
+            .replace(r#""id":2"#, r#""id":"c""#)
+            .replace(r#""id":"2""#, r#""id":"c""#);
         assert_eq!(String::from_utf8_lossy(&sim.to_client[0]), expected);
         assert_eq!(sim.letters.len(), usize::from(failed), "{body}");
         sim.assert_at_rest();
@@ -278,7 +280,9 @@ fn an_answer_of_the_upstream_over_the_limit_ends_its_request_at_once() {
     for id in ["2", r#""2""#, "2.0"] {
         let mut sim = Sim::new();
         sim.call(1, "safe_echo");
-        sim.upstream_oversized(&format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[xxx"#).replace("xxx", "\"x"));
+        sim.upstream_oversized(
+            &format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{"content":[xxx"#).replace("xxx", "\"x"),
+        );
         assert_eq!(sim.last_mark()["executed"], "yes", "{id}");
         assert_eq!(sim.last_mark()["class"], "non_retryable");
         assert!(sim.last_answer()["error"]["message"].as_str().is_some_and(|text| text.contains("10000 bytes")));
