@@ -547,9 +547,10 @@ impl Dispatcher {
         if let Some(batch) = batch {
             self.batch_member(batch);
         }
+        // At the session's end clients are not read any more, whoever ended it.
         let client = self.clients_of(id).into_iter().find(|client| !self.clients[client].closed);
-        let Some(client) = client else {
-            let error = OurError::refused(INTERNAL_ERROR, "client_closed", "the client has closed the session");
+        let Some(client) = client.filter(|_| self.phase.takes_requests()) else {
+            let error = OurError::refused(INTERNAL_ERROR, "client_closed", "the session is ending");
             self.answer_upstream(id, batch, error.frame(request_id.raw()));
             return;
         };

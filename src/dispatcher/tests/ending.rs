@@ -220,6 +220,19 @@ fn a_signal_after_the_clients_end_limits_what_is_waited_for() {
     assert_eq!(sim.last_mark()["class"], "interrupted");
 }
 
+#[test]
+fn a_question_of_the_upstream_after_a_signal_is_answered_here() {
+    let mut sim = Sim::new();
+    sim.call(1, "pay");
+    sim.upstream(r#"{"jsonrpc":"2.0","id":"q","method":"elicitation/create"}"#);
+    sim.terminate();
+    sim.upstream(r#"[{"jsonrpc":"2.0","id":"r","method":"ping"}]"#);
+    let answers: Vec<_> = sim.to_upstream[1..].iter().map(|(_, bytes)| String::from_utf8_lossy(bytes)).collect();
+    assert!(answers[0].starts_with(r#"{"jsonrpc":"2.0","id":"q","error":{"code":-32603"#), "{answers:?}");
+    assert!(answers[1].starts_with(r#"[{"jsonrpc":"2.0","id":"r","error":{"code":-32603"#), "{answers:?}");
+    sim.run_to_exit();
+}
+
 // --- the upstream's end ---
 
 #[test]

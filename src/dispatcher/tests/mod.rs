@@ -11,3 +11,4 @@ mod late;
 mod pressure;
 mod subscriptions;
 mod timing;
+mod walk;
