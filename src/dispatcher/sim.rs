@@ -381,6 +381,13 @@ impl Sim {
         );
     }
 
+    /// What came out since the last comparison, without the times.
+    pub(super) fn take_lines(&mut self) -> Vec<String> {
+        let mut lines = std::mem::take(&mut self.fresh);
+        lines.retain(|line| !line.starts_with('@'));
+        lines
+    }
+
     /// Forgets what came out since the last comparison.
     pub(super) fn skip(&mut self) {
         self.fresh.clear();

@@ -343,7 +343,7 @@ impl Dispatcher {
         match message.role.clone() {
             Role::Response { id: Some(response_id) } => self.upstream_answers(id, &response_id, message),
             // An error that names no request is the client's to read; no state changes.
-            Role::Response { id: None } => self.to_clients_of(id, message.bytes),
+            Role::Response { id: None } => self.tell_clients_of(id, message.bytes),
             Role::Request { id: request_id, .. } => self.upstream_asks(id, batch, message, request_id),
             Role::Notification { method } => match method {
                 Method::Progress => self.upstream_progress(id, message),
@@ -363,7 +363,7 @@ impl Dispatcher {
         self.clients.iter().filter(|(_, client)| client.upstream == upstream).map(|(id, _)| *id).collect()
     }
 
-    fn to_clients_of(&mut self, upstream: UpstreamId, bytes: Vec<u8>) {
+    fn tell_clients_of(&mut self, upstream: UpstreamId, bytes: Vec<u8>) {
         let mut clients = self.clients_of(upstream);
         let last = clients.pop();
         for client in clients {
@@ -411,7 +411,7 @@ impl Dispatcher {
         }
         let subscription = message.params_meta().and_then(|meta| meta.member(SUBSCRIPTION_ID));
         let Some(subscription) = subscription else {
-            self.to_clients_of(id, message.bytes);
+            self.tell_clients_of(id, message.bytes);
             return;
         };
         let span = subscription.span_in(&message.bytes);
@@ -442,7 +442,7 @@ impl Dispatcher {
         let ours = text.as_deref().and_then(|text| text.strip_prefix(&*self.token_prefix));
         let (Some(token), Some(number)) = (token, ours) else {
             // The client's own token of a request that is no tool call passes as it is.
-            self.to_clients_of(id, message.bytes);
+            self.tell_clients_of(id, message.bytes);
             return;
         };
         let span = token.span_in(&message.bytes);
@@ -502,7 +502,7 @@ impl Dispatcher {
             {
                 self.batch_answered(batch, None);
             }
-            self.to_clients_of(id, bytes);
+            self.tell_clients_of(id, bytes);
             return;
         }
         let listen = attempt_in(request_id).and_then(|attempt| Some((attempt, upstream.wire.get(&attempt)?.open)));
@@ -784,7 +784,7 @@ impl Dispatcher {
             let notice = format!(
                 "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{{\"requestId\":{number},\"reason\":{reason}}}}}"
             );
-            self.to_clients_of(id, notice.into_bytes());
+            self.tell_clients_of(id, notice.into_bytes());
         }
     }
 

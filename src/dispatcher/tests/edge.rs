@@ -142,9 +142,7 @@ fn credentials_are_stripped_from_everything_and_nothing_else_moves() {
     // In an answer, whoever it is of.
     sim.upstream(r#"{"jsonrpc":"2.0","id":"q","method":"roots/list"}"#);
     sim.skip();
-    sim.client(format!(
-        r#"{{"jsonrpc":"2.0","id":8,"result":{{"roots":[],"_meta":{{"authorization":"Bearer nobody"}}}}}}"#
-    ));
+    sim.client(r#"{"jsonrpc":"2.0","id":8,"result":{"roots":[],"_meta":{"authorization":"Bearer nobody"}}}"#);
     sim.expect(r#">u {"jsonrpc":"2.0","id":"q","result":{"roots":[],"_meta":{}}}"#);
     // In a cancel.
     sim.client(format!(r#"{{"method":"notifications/cancelled","params":{{{meta},"requestId":5}}}}"#));

@@ -6,6 +6,7 @@ mod cancel;
 mod capture;
 mod edge;
 mod ending;
+mod golden;
 mod ids;
 mod late;
 mod pressure;

@@ -41,10 +41,10 @@ impl Walk {
             for (_, tool) in &mut reliability.per_tool {
                 tool.retry = plan();
             }
-            reliability.max_total = (seed % 3 == 0).then_some(Duration::from_millis(2_500));
+            reliability.max_total = seed.is_multiple_of(3).then_some(Duration::from_millis(2_500));
             reliability.client_wait_max = Duration::from_millis(4_000);
         });
-        Walk { sim, rng: Rng::seeded(!seed), last_id: FIRST_ID, mortal: seed % 2 == 0, pressed: seed % 5 < 3 }
+        Walk { sim, rng: Rng::seeded(!seed), last_id: FIRST_ID, mortal: seed.is_multiple_of(2), pressed: seed % 5 < 3 }
     }
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
@@ -71,7 +71,7 @@ impl Walk {
         let id = FIRST_ID + self.rng.below(self.last_id - FIRST_ID + 2);
         let back = self.last_id - self.rng.below(6);
         let id = self.pick(&[id, back, back]);
-        self.pick(&[0, 1]).eq(&0).then(|| format!("\"c{id}\"")).unwrap_or_else(|| id.to_string())
+        if self.chance(2) { format!("\"c{id}\"") } else { id.to_string() }
     }
 
     /// A number that is or was on the upstream's wire, mostly a young one.
@@ -87,7 +87,8 @@ impl Walk {
 
     fn call(&mut self) -> String {
         let (id, tool) = (self.fresh_id(), self.pick(&["safe_a", "safe_a", "pay", "noted", "denied_x"]));
-        let meta = self.pick(&["", r#","_meta":{"progressToken":7}"#, r#","_meta":{"authorization":"Bearer k-alice"}"#]);
+        let meta =
+            self.pick(&["", r#","_meta":{"progressToken":7}"#, r#","_meta":{"authorization":"Bearer k-alice"}"#]);
         let rest = self.pick(&["", r#","arguments":{"idempotency_key":"k"}"#, r#","requestState":"s""#]);
         format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"{tool}"{meta}{rest}}}}}"#)
     }
@@ -97,7 +98,8 @@ impl Walk {
             0..=5 => self.call(),
             6 => {
                 let id = self.fresh_id();
-                let method = self.pick(&["ping", "tools/list", "subscriptions/listen", "initialize", "server/discover"]);
+                let method =
+                    self.pick(&["ping", "tools/list", "subscriptions/listen", "initialize", "server/discover"]);
                 format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}"}}"#)
             }
             7..=8 => {
@@ -303,7 +305,10 @@ fn the_rules_hold_on_every_walk() {
         retried += sim.letters.iter().filter(|letter| letter.attempts.len() > 1).count();
     }
     // Walks that never get anywhere would hold every rule.
-    assert!(answered > 5_000 && captured > 1_000 && late > 50 && retried > 50, "{answered} {captured} {late} {retried}");
+    assert!(
+        answered > 5_000 && captured > 1_000 && late > 50 && retried > 50,
+        "{answered} {captured} {late} {retried}"
+    );
 }
 
 #[test]
