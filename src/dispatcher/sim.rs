@@ -7,7 +7,7 @@
 //! Every run is also held against two rules that have no exceptions: each request is answered exactly once, or never if
 //! it was withdrawn, and nobody gets an answer that it does not wait for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -397,6 +397,13 @@ impl Sim {
         );
     }
 
+    /// What came out since the last comparison, without the times.
+    pub(super) fn take_lines(&mut self) -> Vec<String> {
+        let mut lines = std::mem::take(&mut self.fresh);
+        lines.retain(|line| !line.starts_with('@'));
+        lines
+    }
+
     /// Forgets what came out since the last comparison.
     pub(super) fn skip(&mut self) {
         self.fresh.clear();
@@ -567,6 +574,9 @@ impl Sim {
         if !event.enforced {
             line.push_str(" (dry run)");
         }
+        if event.enforced {
+            assert!(self.ledger.ended.insert(event.correlation_id.clone()), "one line a call: {event:?}");
+        }
         self.events.push(event);
         line
     }
@@ -588,6 +598,11 @@ fn attempts(numbers: &[u64]) -> Vec<AttemptId> {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The end of a long log.
+fn tail(log: &[String]) -> String {
+    log[log.len().saturating_sub(60)..].join("\n")
 }
 
 /// The first whole millisecond that is not before `time`.
@@ -659,18 +674,30 @@ struct Ledger {
     client: Vec<(Option<IdKey>, Vec<u8>, bool)>,
     /// Requests of the upstream in its current life, by the bytes of the id.
     upstream: Vec<(IdKey, Vec<u8>)>,
+    /// Requests of the client that stood in a batch, and those of them that were withdrawn.
+    members: BTreeSet<Vec<u8>>,
+    excused: BTreeSet<Vec<u8>>,
+    /// The numbers by which the client was asked.
+    asked: BTreeSet<Vec<u8>>,
     last_request: u64,
+    /// Calls that were logged as ended, by correlation id.
+    ended: BTreeSet<String>,
+}
+
+/// The correlation id that we put into a forwarded call.
+pub(super) fn correlation_of(message: &Message) -> Option<String> {
+    Some(message.params_meta()?.member("mcprelay")?.member("correlation_id")?.as_str()?.into_owned())
 }
 
 impl Ledger {
     fn client_sends(&mut self, frame: &FromClient) {
         match frame {
-            FromClient::Message(message) => self.client_message(message),
+            FromClient::Message(message) => self.client_message(message, false),
             FromClient::Refused(refusal) => self.client_owes(&refusal.to),
             FromClient::Batch(members) => {
                 for member in members {
                     match member {
-                        Ok(message) => self.client_message(message),
+                        Ok(message) => self.client_message(message, true),
                         Err(Refusal { to, .. }) => self.client_owes(to),
                     }
                 }
@@ -686,17 +713,24 @@ impl Ledger {
         }
     }
 
-    fn client_message(&mut self, message: &Message) {
+    fn client_message(&mut self, message: &Message, in_batch: bool) {
         match &message.role {
             Role::Request { method, id } => {
                 self.client.push((Some(id.key().clone()), id.raw().to_vec(), *method != Method::Initialize));
+                if in_batch {
+                    self.members.insert(id.raw().to_vec());
+                }
             }
             Role::Notification { method: Method::Cancelled } => {
                 let has_credential = message.params_meta().is_some_and(|meta| meta.member("authorization").is_some());
                 let key = message.params().and_then(|params| IdKey::from_json(params.member("requestId")?));
                 let found = self.client.iter().rposition(|(other, _, open)| *open && key.is_some() && *other == key);
                 if let Some(found) = found.filter(|_| !has_credential) {
-                    self.client.remove(found);
+                    let (_, raw, _) = self.client.remove(found);
+                    // The answer of a member may be in an array that waits for the others.
+                    if self.members.contains(&raw) {
+                        self.excused.insert(raw);
+                    }
                 }
             }
             Role::Notification { .. } | Role::Response { .. } => {}
@@ -718,10 +752,16 @@ impl Ledger {
                 Role::Notification { method: Method::Cancelled } => {
                     let params = message.params().expect("it has params");
                     let raw = params.member("requestId").expect("it has an id").text();
-                    self.client.retain(|(_, other, _)| other != raw);
+                    if !self.asked.remove(raw) {
+                        self.client.retain(|(_, other, _)| other != raw);
+                    }
                     continue;
                 }
-                Role::Request { .. } | Role::Notification { .. } => continue,
+                Role::Request { id, .. } => {
+                    assert!(self.asked.insert(id.raw().to_vec()), "no number is used twice");
+                    continue;
+                }
+                Role::Notification { .. } => continue,
             };
             match self.client.iter().position(|(_, other, _)| *other == raw) {
                 Some(found) => {
@@ -729,7 +769,8 @@ impl Ledger {
                 }
                 // The upstream's own error without an id.
                 None if raw == b"null" => {}
-                None => panic!("nobody waits for {}\n{}", text(bytes), log.join("\n")),
+                None if self.excused.remove(&raw) => {}
+                None => panic!("nobody waits for {}\n{}", text(bytes), tail(log)),
             }
         }
     }
@@ -769,17 +810,19 @@ impl Ledger {
             FromUpstream::Batch(messages) => messages,
             FromUpstream::Noise(bytes) => panic!("the upstream gets a line that is no message: {}", text(&bytes)),
         };
-        for message in messages {
+        for message in &messages {
             match &message.role {
                 Role::Request { id, .. } => {
                     let number = attempt.expect("a request has a number").0;
                     assert_eq!(id.raw(), number.to_string().as_bytes(), "a request carries its number");
                     assert!(number > self.last_request, "no number is used twice");
                     self.last_request = number;
+                    let ended = correlation_of(message).is_some_and(|id| self.ended.contains(&id));
+                    assert!(!ended, "forwarded after its end: {}\n{}", text(bytes), tail(log));
                 }
                 Role::Response { id: Some(id) } => {
                     let found = self.upstream.iter().position(|(_, raw)| raw == id.raw());
-                    let found = found.unwrap_or_else(|| panic!("not asked: {}\n{}", text(bytes), log.join("\n")));
+                    let found = found.unwrap_or_else(|| panic!("not asked: {}\n{}", text(bytes), tail(log)));
                     self.upstream.remove(found);
                 }
                 Role::Response { id: None } | Role::Notification { .. } => assert_eq!(attempt, None),
@@ -790,6 +833,6 @@ impl Ledger {
     #[track_caller]
     fn assert_settled(&self, log: &[String]) {
         let left: Vec<String> = self.client.iter().map(|(_, raw, _)| text(raw)).collect();
-        assert!(left.is_empty(), "never answered: {left:?}\n{}", log.join("\n"));
+        assert!(left.is_empty(), "never answered: {left:?}\n{}", tail(log));
     }
 }

@@ -346,7 +346,7 @@ impl Dispatcher {
         match message.role.clone() {
             Role::Response { id: Some(response_id) } => self.upstream_answers(id, &response_id, message),
             // An error that names no request is the client's to read; no state changes.
-            Role::Response { id: None } => self.to_clients_of(id, message.bytes),
+            Role::Response { id: None } => self.tell_clients_of(id, message.bytes),
             Role::Request { id: request_id, .. } => self.upstream_asks(id, batch, message, request_id),
             Role::Notification { method } => match method {
                 Method::Progress => self.upstream_progress(id, message),
@@ -366,7 +366,7 @@ impl Dispatcher {
         self.clients.iter().filter(|(_, client)| client.upstream == upstream).map(|(id, _)| *id).collect()
     }
 
-    fn to_clients_of(&mut self, upstream: UpstreamId, bytes: Vec<u8>) {
+    fn tell_clients_of(&mut self, upstream: UpstreamId, bytes: Vec<u8>) {
         let mut clients = self.clients_of(upstream);
         let last = clients.pop();
         for client in clients {
@@ -414,7 +414,7 @@ impl Dispatcher {
         }
         let subscription = message.params_meta().and_then(|meta| meta.member(SUBSCRIPTION_ID));
         let Some(subscription) = subscription else {
-            self.to_clients_of(id, message.bytes);
+            self.tell_clients_of(id, message.bytes);
             return;
         };
         let span = subscription.span_in(&message.bytes);
@@ -445,7 +445,7 @@ impl Dispatcher {
         let ours = text.as_deref().and_then(|text| text.strip_prefix(&*self.token_prefix));
         let (Some(token), Some(number)) = (token, ours) else {
             // The client's own token of a request that is no tool call passes as it is.
-            self.to_clients_of(id, message.bytes);
+            self.tell_clients_of(id, message.bytes);
             return;
         };
         let span = token.span_in(&message.bytes);
@@ -505,7 +505,7 @@ impl Dispatcher {
             {
                 self.batch_answered(batch, None);
             }
-            self.to_clients_of(id, bytes);
+            self.tell_clients_of(id, bytes);
             return;
         }
         let listen = attempt_in(request_id).and_then(|attempt| Some((attempt, upstream.wire.get(&attempt)?.open)));
@@ -565,9 +565,10 @@ impl Dispatcher {
         if let Some(batch) = batch {
             self.batch_member(batch);
         }
+        // At the session's end clients are not read any more, whoever ended it.
         let client = self.clients_of(id).into_iter().find(|client| !self.clients[client].closed);
-        let Some(client) = client else {
-            let error = OurError::refused(INTERNAL_ERROR, "client_closed", "the client has closed the session");
+        let Some(client) = client.filter(|_| self.phase.takes_requests()) else {
+            let error = OurError::refused(INTERNAL_ERROR, "client_closed", "the session is ending");
             self.answer_upstream(id, batch, error.frame(request_id.raw()));
             return;
         };
@@ -655,6 +656,8 @@ impl Dispatcher {
             upstream.output_closed = true;
             upstream.end = None;
             upstream.stop = Some(Stop::Done);
+            // There was no process that could have read them.
+            upstream.wire.values_mut().for_each(|request| request.left = false);
         }
         self.upstream_lost(id, &format!("the server could not be started: {error}"));
     }
@@ -800,7 +803,7 @@ impl Dispatcher {
             let notice = format!(
                 "{{\"jsonrpc\":\"2.0\",\"method\":\"notifications/cancelled\",\"params\":{{\"requestId\":{number},\"reason\":{reason}}}}}"
             );
-            self.to_clients_of(id, notice.into_bytes());
+            self.tell_clients_of(id, notice.into_bytes());
         }
     }
 

@@ -1,5 +1,15 @@
 //! The engine on virtual time, one file a topic.
 
 mod attempts;
+mod batches;
+mod cancel;
+mod capture;
+mod edge;
+mod ending;
+mod golden;
 mod ids;
+mod late;
+mod pressure;
+mod subscriptions;
 mod timing;
+mod walk;
