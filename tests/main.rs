@@ -2,4 +2,5 @@
 
 mod peers_work;
 mod real_servers;
+mod replay;
 mod support;
