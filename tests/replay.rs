@@ -266,8 +266,8 @@ fn an_unreachable_server_leaves_the_record_as_it_was() {
 #[test]
 fn the_stored_server_runs_where_it_ran_and_is_refused_when_it_cannot() {
     let place = Place::new("replay-server", "");
-    let log = place.dir.join("log");
-    let server = [&testpeer().display().to_string(), "server", "--log", &log.display().to_string()];
+    // The log is named relative to the directory that the server runs in.
+    let server = [&testpeer().display().to_string(), "server", "--log", "log"];
     let options = ["--max-attempts", "1"];
     let id = place.fail(&options, &server, r#"{"name":"rpc-error"}"#);
     // From elsewhere the same server is started again, in its own directory.
