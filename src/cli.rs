@@ -273,6 +273,8 @@ pub enum Command {
     PolicyTest(PolicyTestArgs),
     /// `demo`.
     Demo,
+    /// `example-server <directory>`, which only `demo` starts and no help names.
+    ExampleServer(PathBuf),
     /// `version`.
     Version,
     /// Help on these words of [`COMMANDS`]; give them to [`help`].
@@ -413,6 +415,7 @@ pub fn parse(args: &[OsString], now: Wall) -> Result<Command, UsageError> {
         "help" => parse_help(rest),
         "version" => parse_bare("version", rest, Command::Version),
         "demo" => parse_bare("demo", rest, Command::Demo),
+        "example-server" if rest.len() == 1 => Ok(Command::ExampleServer(PathBuf::from(&rest[0]))),
         "run" => parse_run(rest),
         "validate" => parse_validate(rest),
         "replay" => match subcommand("replay", rest)? {

@@ -42,7 +42,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(Command::Help(topic)) => printed(write!(out, "{}", cli::help(topic))),
         Ok(Command::Replay(command)) => commands::replay::run(&command, &mut out, &mut err),
         Ok(Command::PolicyTest(args)) => commands::policy_test::command(&args, &mut out, &mut err),
-        Ok(Command::Demo) => ExitStatus::Failure,
+        Ok(Command::Demo) => commands::demo::run(&mut out),
+        Ok(Command::ExampleServer(state)) => {
+            printed(commands::example_server::run(&state, &mut std::io::stdin().lock(), &mut out))
+        }
         Err(usage) => {
             // With standard error closed there is nobody left to tell.
             let _ = writeln!(err, "{usage}");

@@ -7,4 +7,5 @@ mod peers_work;
 mod pipes;
 mod processes;
 mod real_servers;
+mod replay;
 mod support;

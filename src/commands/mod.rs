@@ -1,5 +1,7 @@
 //! What a user types: one file for each command, with the rendering of its output.
 
+pub mod demo;
+pub mod example_server;
 pub mod policy_test;
 mod records;
 pub mod replay;

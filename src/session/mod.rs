@@ -490,7 +490,8 @@ impl Session {
     }
 
     /// Ends the conversation: closes the server's input, waits, signals its process group, and leaves nothing of it.
-    pub fn end(mut self) {
+    /// Gives how the server ended, if it was seen to.
+    pub fn end(mut self) -> Option<ProcessEnd> {
         self.beat = None;
         self.process.outbox.close();
         if !self.wait_for_exit(self.limits.stdin_grace) {
@@ -501,6 +502,7 @@ impl Session {
             }
         }
         stop_group(self.process);
+        self.ended
     }
 
     /// Reads on, so that a server with much to say can come to its end.

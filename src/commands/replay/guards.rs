@@ -63,7 +63,14 @@ const PLACES_MAX: usize = 10;
 
 /// Every reason not to replay, the first first.
 pub(crate) fn refusals(facts: &Facts<'_>) -> Vec<Refusal> {
-    let found = [marks(facts.marked), duplicate(facts), policy(facts), conversation(facts), status(facts)];
+    let status = status(facts);
+    if let Some(status) = &status
+        && matches!(facts.record.status, Status::Replayed | Status::Discarded)
+    {
+        // Nothing opens these again, so no advice about the rest would help.
+        return vec![status.clone()];
+    }
+    let found = [marks(facts.marked), duplicate(facts), policy(facts), conversation(facts), status];
     found.into_iter().flatten().collect()
 }
 
@@ -136,7 +143,9 @@ fn status(facts: &Facts<'_>) -> Option<Refusal> {
             return None;
         }
     };
-    Some(of_queue(&error))
+    let at = record.resolved_at.map(|at| format!(" ({})", at.to_rfc3339())).unwrap_or_default();
+    let refusal = of_queue(&error);
+    Some(Refusal { message: refusal.message + &at, ..refusal })
 }
 
 /// A refusal of the queue.
@@ -235,7 +244,8 @@ mod tests {
         assert_eq!(kinds(&claimed(999, Some(5)), false), ["outcome_unknown"]);
         assert_eq!(kinds(&claimed(999, Some(5)), true), [""; 0]);
         for status in [Status::Replayed, Status::Discarded] {
-            assert_eq!(kinds(&record(status), true), ["resolved"], "{status}");
+            let record = Record { message: "marked".to_owned(), ..record(status) };
+            assert_eq!(kinds(&record, true), ["resolved"], "{status}: nothing else is worth saying");
         }
         for status in [Status::Pending, Status::FailedReplay] {
             assert_eq!(kinds(&record(status), false), [""; 0], "{status}");

@@ -258,7 +258,8 @@ fn keep_claim(session: &mut Session, path: PathBuf, id: String, owner: String, c
 
 /// Who works on the record: told to others who want it, and the token that ends the claim.
 fn owner() -> String {
-    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "somebody".to_owned());
+    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
+    let user = user.unwrap_or_else(|_| format!("user {}", rustix::process::getuid().as_raw()));
     let token = getrandom::u64().unwrap_or_default();
     format!("{user}, process {}, {token:016x}", std::process::id())
 }
