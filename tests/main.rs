@@ -8,3 +8,4 @@ mod pipes;
 mod processes;
 mod real_servers;
 mod support;
+mod timing;
