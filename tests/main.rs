@@ -1,5 +1,7 @@
 //! Tests that run the real binary against real processes.
 
+mod config;
+mod features;
 mod framing;
 mod ids;
 mod json_text;
@@ -7,5 +9,6 @@ mod peers_work;
 mod pipes;
 mod processes;
 mod real_servers;
+mod retries;
 mod support;
 mod timing;

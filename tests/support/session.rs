@@ -18,13 +18,14 @@ pub(crate) struct Setup {
     options: String,
     upstream: Start,
     change: fn(Start) -> Start,
+    wrapper: Option<Start>,
 }
 
 /// Prepares a session; `name` helps to recognise its directory.
 pub(crate) fn session(name: &str) -> Setup {
     let dir = TempDir::new(name);
     let upstream = Start::server("--log").arg(dir.join(LOG));
-    Setup { dir, options: String::new(), upstream, change: |start| start }
+    Setup { dir, options: String::new(), upstream, change: |start| start, wrapper: None }
 }
 
 impl Setup {
@@ -58,6 +59,12 @@ impl Setup {
         self
     }
 
+    /// The relay behind another command, to which its own command line is given.
+    pub(crate) fn wrapped(mut self, wrapper: Start) -> Setup {
+        self.wrapper = Some(wrapper);
+        self
+    }
+
     /// A change to how the relay is started.
     pub(crate) fn started(mut self, change: fn(Start) -> Start) -> Setup {
         self.change = change;
@@ -69,9 +76,13 @@ impl Setup {
     }
 
     pub(crate) fn start(self) -> Session {
+        let relay = Start::relay(&self.options, &self.upstream);
+        let relay = match self.wrapper {
+            Some(wrapper) => wrapper.args(relay.argv()),
+            None => relay,
+        };
         // Whatever goes wrong, nothing is written outside of the directory.
-        let relay = Start::relay(&self.options, &self.upstream).cwd(self.dir.path());
-        let relay = relay.env("XDG_STATE_HOME", self.dir.join("state"));
+        let relay = relay.cwd(self.dir.path()).env("XDG_STATE_HOME", self.dir.join("state"));
         Session { relay: (self.change)(relay).start(), dir: self.dir }
     }
 }
