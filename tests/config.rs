@@ -69,12 +69,13 @@ fn a_command_line_that_is_wrong_is_refused_with_what_and_where() {
         (&["replay", "list", "--since", "yesterday"], "--since"),
         (&["policy"], "policy needs one of: test"),
         (&["policy", "test"], "--tool or --id is missing"),
+        (&["policy", "test", "--tool", "x", "--args", "{"], "--args is not valid JSON"),
     ];
     for (args, words) in cases {
         let runs = args[0] == "run" && args.get(1) != Some(&"server");
         let args = if runs { [args, &MARKING[..]].concat() } else { args.to_vec() };
         let said = refused(&dir, &args);
-        assert!(said.starts_with("mcprelay: ") && said.contains(words), "{args:?}: {said}");
+        assert!(said.contains("mcprelay: ") && said.contains(words), "{args:?}: {said}");
         assert!(said.contains("--help"), "{args:?} does not say where help is: {said}");
     }
     for args in [&["run"][..], &["run", "--"], &["run", "--timeout-ms", "5", "--"], &["--"]] {
@@ -302,6 +303,20 @@ fn cfg_2_patterns_too_large_or_not_linear_are_refused() {
         assert!(said.to_lowercase().contains(words), "{words} is not named: {said}");
         assert!(said.len() < 2_000, "the whole pattern is shown");
     }
+}
+
+#[test]
+fn an_unknown_record_is_named_and_exit_1() {
+    let mut session = session("unknown-record").start();
+    session.call("1", "rpc-error", "{}");
+    let ended = session.finish();
+    let unknown = "01AAAAAAAAAAAAAAAAAAAAAAAA";
+    for args in ["replay inspect", "replay run", "policy test --id"] {
+        let output = ended.command(&format!("{args} {unknown}"));
+        assert_eq!((output.code(), output.stdout.as_str()), (1, ""), "{args}: {output:?}");
+        assert!(output.stderr.contains(&format!("record {unknown} not found")), "{args}: {output:?}");
+    }
+    assert_eq!(ended.got_by_now("tools/call").len(), 1, "nothing was called");
 }
 
 // --- databases ---

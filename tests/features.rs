@@ -1,6 +1,6 @@
 //! Protocol features (hazards PRO-1 to PRO-5), through the real binary.
 //!
-//! Of PRO-2, our own listing of tools belongs to replay; of PRO-4, refusals by HTTP to the HTTP upstream.
+//! Of PRO-4, a notification that an HTTP upstream refuses waits for that upstream.
 
 use crate::support::session::{Session, call, cancel, ping, session};
 
@@ -109,6 +109,23 @@ fn pro_2_cursors_pass_untouched_and_nothing_is_kept() {
         let got = session.finish().got("tools/list");
         let asked: Vec<&str> = got.iter().map(|frame| frame.at("params")).collect();
         assert_eq!(asked, ["{}", &format!("{{\"cursor\":\"{}\"}}", cursors[0]), "{}"]);
+    }
+}
+
+#[test]
+fn pro_2_our_own_listing_follows_pages_and_ends() {
+    for options in ["--page-size 8", "--page-size 8 --empty-cursor", "--page-size 8 --repeat-cursor"] {
+        let mut session = session("pro-2-own").server(options).start();
+        // The last of the list, so that it stands on the last page.
+        session.send(&call("1", "slow-drain", r#"{"count":0}"#));
+        session.answer("1");
+        session.call("2", "rpc-error", "{}");
+        let ended = session.finish();
+        let [id] = &ended.queued("id")[..] else { panic!("{}", ended.stderr) };
+        let dry = ended.command(&format!("replay run {id} --dry-run"));
+        assert_eq!(dry.code(), 0, "{options}: {dry:?}");
+        let asked = ended.got_by_now("tools/list").len();
+        assert!((1..=4).contains(&asked), "{options}: asked {asked} times");
     }
 }
 

@@ -1,6 +1,4 @@
 //! Retries and side effects (hazards RET-1 to RET-3), through the real binary.
-//!
-//! Of RET-3, that a replay within the window is refused is tested with the replay command.
 
 use crate::support::session::{Session, call, session};
 
@@ -126,4 +124,23 @@ fn ret_3_the_same_arguments_spelled_otherwise_have_the_same_hash() {
     assert_eq!(hashes[0], hashes[1], "another spelling");
     let distinct: std::collections::BTreeSet<&String> = hashes.iter().collect();
     assert_eq!(distinct.len(), 4, "{hashes:?}");
+}
+
+#[test]
+fn ret_3_a_replay_of_what_was_done_meanwhile_is_refused_without_force() {
+    let config = "reliability: {timeout_ms: 300}";
+    let mut session = session("ret-3-replay").config(config).start();
+    let arguments = |ms: u32| format!("{{\"ms\":{ms},\"idempotency_key\":\"k\"}}");
+    session.call("1", "sleep", &arguments(5_000));
+    let key = session.call("2", "echo", "{\"idempotency_key\":\"k\"}");
+    assert!(key.get("result").is_some(), "another tool: no guard between them");
+    session.call("3", "sleep", &arguments(1));
+    let ended = session.finish();
+    let [id] = &ended.queued("id")[..] else { panic!("{}", ended.stderr) };
+    let refused = ended.command(&format!("replay run {id}"));
+    assert_eq!(refused.code(), 1, "{refused:?}");
+    assert!(refused.stderr.contains("--force"), "{refused:?}");
+    assert_eq!(ended.got_by_now("tools/call").len(), 3, "nothing was called");
+    ended.command(&format!("replay run {id} --force --set ms=1"));
+    assert_eq!(ended.got_by_now("tools/call").len(), 4);
 }

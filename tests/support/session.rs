@@ -174,6 +174,18 @@ impl Session {
 }
 
 impl Ended {
+    /// Runs another command of ours where the session ran; `args` are split at blanks.
+    pub(crate) fn command(&self, args: &str) -> super::process::Output {
+        let start = Start::new(super::mcprelay()).args(args.split_whitespace()).cwd(self.dir.path());
+        start.env("XDG_STATE_HOME", self.dir.join("state")).run(b"")
+    }
+
+    /// The frames with this method that servers got until now, those of commands included.
+    pub(crate) fn got_by_now(&self, method: &str) -> Vec<Frame> {
+        let seen: Vec<String> = notes(&self.dir).into_iter().map(|(_, note)| note).collect();
+        frames(&seen, method)
+    }
+
     /// `columns` of each dead letter, oldest first, joined by `|`.
     pub(crate) fn queued(&self, columns: &str) -> Vec<String> {
         rows(&self.dir.join(QUEUE), &format!("SELECT {columns} FROM failures ORDER BY id"))
