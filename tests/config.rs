@@ -177,7 +177,7 @@ fn cfg_1_a_mistyped_key_stops_the_start_and_its_path_is_named() {
         ("queue: {sqlite: {file: x}}", "queue.sqlite.file"),
     ] {
         let said = config_refused(text);
-        assert!(said.contains(&format!("c.yaml:1:")) && said.contains(path), "{text}: {said}");
+        assert!(said.contains("c.yaml:1:") && said.contains(path), "{text}: {said}");
     }
 }
 

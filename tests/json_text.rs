@@ -147,7 +147,7 @@ fn jsn_6_a_number_of_5000_digits_is_no_obstacle() {
     // As an id and as a progress value, where we look at it.
     session.ask(&format!(r#"{{"jsonrpc":"2.0","id":{digits},"method":"ping"}}"#));
     let ended = session.finish();
-    assert_eq!(same_but_id(&ended.got("ping")[0].text().to_owned(), "1"), line);
+    assert_eq!(same_but_id(ended.got("ping")[0].text(), "1"), line);
 }
 
 /// A server that gives the lines of the file `answers`, one for each line it gets, `@ID@` being the id of that line.

@@ -1,4 +1,5 @@
 //! Tests that run the real binary against real processes.
+#![allow(clippy::disallowed_methods, reason = "tests watch real processes in real time")]
 
 mod config;
 mod features;
