@@ -1,6 +1,4 @@
 //! Fidelity of the JSON text (hazards JSN-1 to JSN-8), through the real binary.
-//!
-//! What dead letters and replays keep of the text is tested with the commands that show it.
 
 use crate::support::session::{Setup, call, same_but_id, session};
 use crate::support::{Frame, Start, TempDir};
@@ -46,6 +44,22 @@ fn jsn_2_numbers_keep_their_spelling() {
 #[test]
 fn jsn_2_blanks_escapes_and_order_are_kept() {
     echoed_unchanged("jsn-2-text", &[r#"{ "z" : "\u0041\/\ud83c\udf89" ,  "a":[ ] , "\u0062":{ } }"#, "{\t}"]);
+}
+
+#[test]
+fn jsn_1_and_2_a_dead_letter_and_its_replay_keep_digits_and_spelling() {
+    for numbers in NUMBERS {
+        let mut session = session("jsn-stored").start();
+        session.call("1", "rpc-error", numbers);
+        let ended = session.finish();
+        let [id] = &ended.queued("id")[..] else { panic!("{}", ended.stderr) };
+        let shown = ended.command(&format!("replay inspect {id} --json"));
+        assert!(shown.stdout.contains(&format!("\"arguments\":{numbers}")), "{shown:?}");
+        let replayed = ended.command(&format!("replay run {id} --force"));
+        let calls = ended.got_by_now("tools/call");
+        assert_eq!(calls.len(), 2, "{replayed:?}");
+        assert_eq!(calls[1].at("params.arguments"), numbers, "{replayed:?}");
+    }
 }
 
 #[test]
@@ -133,7 +147,7 @@ fn jsn_6_a_number_of_5000_digits_is_no_obstacle() {
     // As an id and as a progress value, where we look at it.
     session.ask(&format!(r#"{{"jsonrpc":"2.0","id":{digits},"method":"ping"}}"#));
     let ended = session.finish();
-    assert_eq!(same_but_id(&ended.got("ping")[0].text().to_owned(), "1"), line);
+    assert_eq!(same_but_id(ended.got("ping")[0].text(), "1"), line);
 }
 
 /// A server that gives the lines of the file `answers`, one for each line it gets, `@ID@` being the id of that line.

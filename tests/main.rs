@@ -1,5 +1,8 @@
 //! Tests that run the real binary against real processes.
+#![allow(clippy::disallowed_methods, reason = "tests watch real processes in real time")]
 
+mod config;
+mod features;
 mod framing;
 mod ids;
 mod json_text;
@@ -8,4 +11,6 @@ mod pipes;
 mod processes;
 mod real_servers;
 mod replay;
+mod retries;
 mod support;
+mod timing;

@@ -1,5 +1,6 @@
 //! A session through the relay with the scriptable server behind it, in a directory of its own.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::process::{DEADLINE, Frame, Process, Start};
@@ -7,6 +8,9 @@ use super::temp::TempDir;
 
 /// Where the server writes down what it gets.
 const LOG: &str = "server.log";
+/// Where the relay keeps its records.
+pub(crate) const QUEUE: &str = ".mcprelay/queue.db";
+pub(crate) const HISTORY: &str = ".mcprelay/history.db";
 
 /// A session before its start.
 pub(crate) struct Setup {
@@ -14,13 +18,14 @@ pub(crate) struct Setup {
     options: String,
     upstream: Start,
     change: fn(Start) -> Start,
+    wrapper: Option<Start>,
 }
 
 /// Prepares a session; `name` helps to recognise its directory.
 pub(crate) fn session(name: &str) -> Setup {
     let dir = TempDir::new(name);
     let upstream = Start::server("--log").arg(dir.join(LOG));
-    Setup { dir, options: String::new(), upstream, change: |start| start }
+    Setup { dir, options: String::new(), upstream, change: |start| start, wrapper: None }
 }
 
 impl Setup {
@@ -54,6 +59,12 @@ impl Setup {
         self
     }
 
+    /// The relay behind another command, to which its own command line is given.
+    pub(crate) fn wrapped(mut self, wrapper: Start) -> Setup {
+        self.wrapper = Some(wrapper);
+        self
+    }
+
     /// A change to how the relay is started.
     pub(crate) fn started(mut self, change: fn(Start) -> Start) -> Setup {
         self.change = change;
@@ -65,7 +76,13 @@ impl Setup {
     }
 
     pub(crate) fn start(self) -> Session {
-        let relay = Start::relay(&self.options, &self.upstream).cwd(self.dir.path());
+        let relay = Start::relay(&self.options, &self.upstream);
+        let relay = match self.wrapper {
+            Some(wrapper) => wrapper.args(relay.argv()),
+            None => relay,
+        };
+        // Whatever goes wrong, nothing is written outside of the directory.
+        let relay = relay.cwd(self.dir.path()).env("XDG_STATE_HOME", self.dir.join("state"));
         Session { relay: (self.change)(relay).start(), dir: self.dir }
     }
 }
@@ -77,14 +94,17 @@ pub(crate) struct Session {
 }
 
 /// What a session left.
-#[derive(Debug)]
 pub(crate) struct Ended {
     /// The relay's exit code; `None` if a signal ended it.
     pub(crate) code: Option<i32>,
     pub(crate) stderr: String,
     /// What the server noted, without process ids.
     pub(crate) seen: Vec<String>,
+    pub(crate) dir: TempDir,
 }
+
+/// Holds the queue; let go when dropped.
+pub(crate) struct Lock(#[expect(dead_code, reason = "held, not used")] rusqlite::Connection);
 
 impl Session {
     pub(crate) fn send(&mut self, line: &str) {
@@ -134,20 +154,86 @@ impl Session {
         });
     }
 
+    /// Keeps every other process from writing to the queue until the lock is dropped. The queue must be there.
+    pub(crate) fn lock_queue(&self) -> Lock {
+        let file = self.dir.join(QUEUE);
+        let queue = rusqlite::Connection::open_with_flags(&file, rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE)
+            .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        queue.busy_timeout(DEADLINE).expect("a timeout");
+        queue.execute_batch("BEGIN IMMEDIATE").expect("the lock");
+        Lock(queue)
+    }
+
     /// Closes the relay's input, waits for its end, and fails if a frame was left unread.
     pub(crate) fn finish(self) -> Ended {
         let Session { relay, dir } = self;
         let output = relay.finish();
         let seen = notes(&dir).into_iter().map(|(_, note)| note).collect();
-        Ended { code: output.status.code(), stderr: output.stderr, seen }
+        Ended { code: output.status.code(), stderr: output.stderr, seen, dir }
     }
 }
 
 impl Ended {
+    /// Runs another command of ours where the session ran; `args` are split at blanks.
+    pub(crate) fn command(&self, args: &str) -> super::process::Output {
+        let start = Start::new(super::mcprelay()).args(args.split_whitespace()).cwd(self.dir.path());
+        start.env("XDG_STATE_HOME", self.dir.join("state")).run(b"")
+    }
+
+    /// The frames with this method that servers got until now, those of commands included.
+    pub(crate) fn got_by_now(&self, method: &str) -> Vec<Frame> {
+        let seen: Vec<String> = notes(&self.dir).into_iter().map(|(_, note)| note).collect();
+        frames(&seen, method)
+    }
+
+    /// `columns` of each dead letter, oldest first, joined by `|`.
+    pub(crate) fn queued(&self, columns: &str) -> Vec<String> {
+        rows(&self.dir.join(QUEUE), &format!("SELECT {columns} FROM failures ORDER BY id"))
+    }
+
+    /// The rows of a query to the queue.
+    pub(crate) fn query_queue(&self, query: &str) -> Vec<String> {
+        rows(&self.dir.join(QUEUE), query)
+    }
+
+    /// The rows of a query to the history.
+    pub(crate) fn query_history(&self, query: &str) -> Vec<String> {
+        rows(&self.dir.join(HISTORY), query)
+    }
+
+    /// The log lines of calls of `tool`.
+    pub(crate) fn logged(&self, tool: &str) -> Vec<Frame> {
+        let lines = self.stderr.lines().filter(|line| line.starts_with('{'));
+        let frames = lines.map(|line| Frame(line.as_bytes().to_vec()));
+        frames.filter(|line| line.get("tool") == Some(&format!("\"{tool}\""))).collect()
+    }
+
     /// The frames with this method that the server got, in order.
     pub(crate) fn got(&self, method: &str) -> Vec<Frame> {
         frames(&self.seen, method)
     }
+}
+
+/// The rows that `query` gives, the columns joined by `|`; none if there is no such file.
+fn rows(file: &Path, query: &str) -> Vec<String> {
+    if !file.exists() {
+        return Vec::new();
+    }
+    let database = rusqlite::Connection::open(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    let mut statement = database.prepare(query).unwrap_or_else(|error| panic!("{query}: {error}"));
+    let columns = statement.column_count();
+    let text = |row: &rusqlite::Row<'_>| {
+        let column = |number| match row.get::<_, rusqlite::types::Value>(number)? {
+            rusqlite::types::Value::Null => Ok("null".to_owned()),
+            rusqlite::types::Value::Integer(number) => Ok(number.to_string()),
+            rusqlite::types::Value::Real(number) => Ok(number.to_string()),
+            rusqlite::types::Value::Text(text) => Ok(text),
+            rusqlite::types::Value::Blob(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        };
+        Ok((0..columns).map(column).collect::<rusqlite::Result<Vec<String>>>()?.join("|"))
+    };
+    let rows = statement.query_map([], text).unwrap_or_else(|error| panic!("{query}: {error}"));
+    rows.map(|row| row.unwrap_or_else(|error| panic!("{query}: {error}"))).collect()
 }
 
 fn notes(dir: &TempDir) -> Vec<(i32, String)> {

@@ -53,7 +53,7 @@ fn frames(framer: &mut Framer, line: &str) -> Vec<Vec<u8>> {
     }
     let frame = |framed| match framed {
         Framed::Frame(frame) => frame,
-        Framed::Oversized { .. } => panic!("too long for a transcript: {line}"),
+        Framed::Oversized { .. } | Framed::OversizedEnd { .. } => panic!("too long for a transcript: {line}"),
     };
     found.into_iter().map(frame).collect()
 }
