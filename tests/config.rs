@@ -126,7 +126,7 @@ fn a_configuration_without_the_right_to_read_it_stops_the_start() {
         return;
     }
     let said = refused(&dir, &[&["run", "--config", "c.yaml"][..], &MARKING].concat());
-    assert!(said.contains("c.yaml") && said.to_lowercase().contains("permission denied"), "{said}");
+    assert!(said.contains("c.yaml") && said.contains("no permission to read it"), "{said}");
 }
 
 #[test]
@@ -394,6 +394,30 @@ fn another_programs_database_is_left_alone() {
         other.execute_batch("CREATE TABLE bookmarks (x); INSERT INTO bookmarks VALUES (1);").expect("made");
     });
     unharmed(goes_through_loudly(setup, QUEUE, "another program's database"), &before);
+}
+
+#[test]
+fn a_read_only_queue_costs_the_record_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let allow = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("ours");
+    };
+    let mut first = session("db-read-only-first").start();
+    first.call("1", "rpc-error", "{}");
+    let good = first.finish();
+    let (setup, before) = prepared("db-read-only", |file| {
+        std::fs::copy(good.dir.join(QUEUE), file).expect("ours");
+        allow(file, 0o444);
+        allow(&file.with_file_name(""), 0o555);
+    });
+    let file = setup.dir().join(QUEUE);
+    if std::fs::OpenOptions::new().append(true).open(&file).is_ok() {
+        // The superuser writes everything: there is no fault to look at.
+        return;
+    }
+    let session = goes_through_loudly(setup, QUEUE, "read-only");
+    allow(&file.with_file_name(""), 0o755);
+    unharmed(session, &before);
 }
 
 #[test]
