@@ -21,3 +21,23 @@ pub(crate) fn written(result: io::Result<()>, err: &mut dyn Write) -> ExitStatus
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pip_4_a_reader_that_went_away_is_a_quiet_success_and_a_full_disk_is_not() {
+        let status = |kind: io::ErrorKind| {
+            let mut err = Vec::new();
+            (written(Err(kind.into()), &mut err), err.is_empty())
+        };
+        assert_eq!(status(io::ErrorKind::BrokenPipe), (ExitStatus::Success, true));
+        assert_eq!(status(io::ErrorKind::StorageFull), (ExitStatus::Failure, false));
+    }
+
+    #[test]
+    fn no_control_character_reaches_the_terminal() {
+        assert_eq!(one_line("a\tb\n\u{1b}[2J\u{9b}é"), "a\\tb\\n\\u{1b}[2J\\u{9b}é");
+    }
+}
