@@ -318,6 +318,60 @@ fn every_file_says_what_it_is_and_is_not_too_long() {
     assert_none(&problems);
 }
 
+/// Licences that ask for no more than their own text. An expression with AND needs all of its parts here.
+const LICENCES: &[&str] = &[
+    "MIT",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "Zlib",
+    "Unlicense",
+    "BSL-1.0",
+    "Unicode-3.0",
+    "ISC",
+    "BSD-3-Clause",
+];
+
+#[test]
+fn every_dependency_may_be_shipped() {
+    let output = std::process::Command::new(env!("CARGO"))
+        .args(["metadata", "--format-version", "1", "--locked", "--offline"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let packages = metadata["packages"].as_array().expect("packages");
+    assert!(packages.len() > 30, "only {} packages", packages.len());
+    let mut problems = Vec::new();
+    for package in packages {
+        let expression = package["license"].as_str().unwrap_or("none").replace('/', " OR ");
+        let fits = |part: &str| {
+            let one = |licence: &str| LICENCES.contains(&licence.trim_matches(['(', ')', ' ']));
+            part.trim_matches(['(', ')', ' ']).split(" OR ").any(one)
+        };
+        if !expression.split(" AND ").all(fits) {
+            problems.push(format!("{} has the licence {expression}", package["name"]));
+        }
+    }
+    assert_none(&problems);
+}
+
+/// What stands at top level besides dotfiles.
+const TOP_LEVEL: &[&str] =
+    &["Cargo.lock", "Cargo.toml", "LICENSE", "README.md", "docs", "fuzz", "scripts", "src", "target", "tests"];
+
+#[test]
+fn the_top_level_holds_what_was_agreed() {
+    let mut problems = Vec::new();
+    for entry in std::fs::read_dir(env!("CARGO_MANIFEST_DIR")).expect("readable") {
+        let name = entry.expect("readable").file_name().to_string_lossy().into_owned();
+        if !name.starts_with('.') && !TOP_LEVEL.contains(&name.as_str()) {
+            problems.push(format!("{name} stands at top level"));
+        }
+    }
+    assert_none(&problems);
+}
+
 #[test]
 fn imports_are_found_however_they_are_written() {
     let found = |code: &str, module: &[&str]| imports(code, module);
