@@ -49,11 +49,8 @@ fn tim_1_progress_of_another_token_extends_nothing() {
 fn tim_1_progress_for_ever_ends_at_the_whole_calls_limit() {
     let mut sim = Sim::with(|settings| settings.reliability.max_total = Some(Duration::from_millis(3_500)));
     sim.client(call_with_token("7", "safe_echo"));
-    for step in 1.. {
+    for step in 1..20 {
         sim.run_until(step * 400);
-        if sim.letters.len() == 1 {
-            break;
-        }
         sim.upstream(progress(r#""mcprelay-2""#, &step.to_string()));
     }
     assert_eq!(sim.events[0].latency_ms, 3_500);
