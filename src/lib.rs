@@ -16,6 +16,7 @@ pub mod identity;
 pub mod metrics;
 pub mod policy;
 pub mod ports;
+pub mod random;
 pub mod record;
 pub mod retry;
 pub mod runtime;

@@ -23,7 +23,8 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("dispatcher", &["clock", "wire", "identity", "policy", "retry", "record", "metrics", "exit"]),
     // Touch the world. Every thread of the crate starts at `ports::spawn`.
     ("ports", &["clock", "wire", "record", "dispatcher::event"]),
-    ("store", &["clock", "wire", "record", "dispatcher::event", "ports::spawn"]),
+    ("random", &[]),
+    ("store", &["clock", "wire", "record", "dispatcher::event", "ports::spawn", "random"]),
     // What the user wrote, as settings that the modules declare for themselves.
     ("config", &["glob", "suggest", "identity", "policy", "retry", "dispatcher", "ports", "wire"]),
     // Join the parts.
@@ -68,6 +69,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "runtime",
             "cli",
             "glob",
+            "random",
         ],
     ),
     ("fuzzing", &["wire", "policy", "retry", "dispatcher", "clock"]),

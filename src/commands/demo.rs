@@ -91,7 +91,7 @@ impl Drop for Workshop {
 impl Workshop {
     fn open() -> Result<Workshop, Trouble> {
         let program = step("finding the program itself", own_program())?;
-        let name = format!("mcprelay-demo-{}-{:08x}", std::process::id(), getrandom::u32().unwrap_or_default());
+        let name = format!("mcprelay-demo-{}-{:016x}", std::process::id(), crate::random::u64());
         let mut errors = Vec::new();
         for parent in [std::env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from(".")] {
             let made = std::path::absolute(&parent).and_then(|parent| {
@@ -174,6 +174,12 @@ struct RelayLog {
 }
 
 impl RelayLog {
+    /// Everything that came so far.
+    fn all(&mut self) -> String {
+        self.seen.extend(self.arriving.try_iter().flatten());
+        String::from_utf8_lossy(&self.seen).into_owned()
+    }
+
     /// The line about the call of this tool, once it is there.
     fn line_of(&mut self, tool: &str, clock: Clock) -> Option<String> {
         let until: Time = clock.now().mono.plus(LOG_TIMEOUT);
@@ -205,7 +211,10 @@ fn tell(workshop: &Workshop, out: &mut dyn Write) -> Result<(), Trouble> {
     let program = || OsString::from(&workshop.program);
     let argv = vec![program(), "run".into(), "--".into(), program(), "example-server".into(), OsString::from(&state)];
     let command = ServerCommand { argv, cwd: Some(workshop.dir.clone()) };
-    let session = step("starting the relay", Session::start(command, Limits::default(), clock, &log))?;
+    let session = Session::start(command, Limits::default(), clock, &log).map_err(|error| {
+        log.flush(LOG_TIMEOUT);
+        Trouble::Step("starting the relay", format!("{error}; it said: {}", relay_log.all().trim_end()))
+    })?;
     let mut story = Story { workshop, session, relay_log: &mut relay_log, clock };
     let told = story.tell(&state, out);
     let end = story.session.end();

@@ -56,7 +56,7 @@ fn start(args: &RunArgs, loaded: config::Loaded) -> std::io::Result<ExitStatus> 
     let session = Session {
         server: server(&args.server),
         argv: args.server.clone(),
-        seed: seed()?,
+        seed: crate::random::u64(),
         clock: Clock::start(),
         log,
         keeper: Box::new(|to| StoreKeeper::start(store, to, lines)),
@@ -107,10 +107,6 @@ fn server(argv: &[OsString]) -> Server {
         argv: argv.iter().map(text).collect(),
         cwd: std::env::current_dir().ok().and_then(|folder| folder.to_str().map(str::to_owned)),
     }
-}
-
-fn seed() -> std::io::Result<u64> {
-    getrandom::u64().map_err(|error| std::io::Error::other(format!("no random numbers: {error}")))
 }
 
 /// The SQLite thread as the runtime sees it.

@@ -133,8 +133,8 @@ fn use_wal(conn: &Connection, path: &Path, busy: Duration) -> Result<Option<Stri
 
 /// 1 to 16 milliseconds, at random, so that processes that started together do not stay in step.
 fn pause() {
-    let jitter = getrandom::u32().unwrap_or(7) & 15;
-    let _ = crossbeam_channel::never::<()>().recv_timeout(Duration::from_millis(u64::from(jitter) + 1));
+    let jitter = crate::random::u64() & 15;
+    let _ = crossbeam_channel::never::<()>().recv_timeout(Duration::from_millis(jitter + 1));
 }
 
 /// Brings the tables up to date in one transaction; a second process that waited for it finds nothing to do.

@@ -21,6 +21,7 @@ use crate::config::Settings;
 use crate::exit::ExitStatus;
 use crate::policy::Verdict;
 use crate::ports::log::{Line, Log};
+use crate::random;
 use crate::record::hash::arguments_hash;
 use crate::record::ids::Ulids;
 use crate::record::json_out::{array, object};
@@ -260,7 +261,7 @@ fn keep_claim(session: &mut Session, path: PathBuf, id: String, owner: String, c
 fn owner() -> String {
     let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
     let user = user.unwrap_or_else(|_| format!("user {}", rustix::process::getuid().as_raw()));
-    let token = getrandom::u64().unwrap_or_default();
+    let token = random::u64();
     format!("{user}, process {}, {token:016x}", std::process::id())
 }
 
@@ -382,8 +383,7 @@ impl Books {
     }
 
     fn ulid(&mut self, now: Now) -> String {
-        // Without randomness ids of one process still differ; those of two in one millisecond may not.
-        self.ulids.next(now.wall, || getrandom::u64().unwrap_or_else(|_| std::process::id().into()))
+        self.ulids.next(now.wall, random::u64)
     }
 
     fn audit(&mut self, record: &Record, kind: AuditKind, detail: String, now: Now) {
