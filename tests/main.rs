@@ -1,6 +1,7 @@
 //! Tests that run the real binary against real processes.
 #![allow(clippy::disallowed_methods, reason = "tests watch real processes in real time")]
 
+mod chroot;
 mod config;
 mod features;
 mod framing;
