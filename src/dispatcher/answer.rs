@@ -2,7 +2,7 @@
 
 use super::event::{Action, ClientId};
 use super::{BatchId, Dispatcher, Open, OpenId};
-use crate::record::{Executed, FailureClass};
+use crate::record::Executed;
 use crate::wire::message::{AnswerTo, INTERNAL_ERROR, Refusal};
 use crate::wire::request_id::RequestId;
 use crate::wire::splice::quote;
@@ -56,7 +56,7 @@ impl OurError {
                 ",\"data\":{{\"mcprelay\":{{\"class\":\"{}\",\"attempts\":{},\"executed\":\"{}\"",
                 self.class,
                 self.attempts,
-                executed_word(self.executed)
+                self.executed.as_str()
             )
             .as_bytes(),
         );
@@ -68,28 +68,6 @@ impl OurError {
         }
         out.extend_from_slice(b"}}}}");
         out
-    }
-}
-
-/// The word for `executed` in records and errors.
-pub(super) fn executed_word(executed: Executed) -> &'static str {
-    match executed {
-        Executed::No => "no",
-        Executed::Maybe => "maybe",
-        Executed::Yes => "yes",
-    }
-}
-
-/// The word for a class in records and errors.
-pub(super) fn class_word(class: FailureClass) -> &'static str {
-    match class {
-        FailureClass::Transport => "transport",
-        FailureClass::Timeout => "timeout",
-        FailureClass::UpstreamError => "upstream_error",
-        FailureClass::NonRetryable => "non_retryable",
-        FailureClass::ToolError => "tool_error",
-        FailureClass::Interrupted => "interrupted",
-        FailureClass::CircuitOpen => "circuit_open",
     }
 }
 

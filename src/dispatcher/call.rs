@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::answer::{CREDENTIAL_REJECTED, DENIED, OurError, class_word};
+use super::answer::{CREDENTIAL_REJECTED, DENIED, OurError};
 use super::client::AUTHORIZATION;
 use super::event::{Action, AttemptId, ClientId, Ticket, UpstreamId};
 use super::late::LateOwner;
@@ -762,7 +762,7 @@ impl Dispatcher {
         let ours = OurError {
             code: INTERNAL_ERROR,
             message: failure.message.clone(),
-            class: class_word(failure.class),
+            class: failure.class.as_str(),
             executed,
             attempts,
             correlation_id: Some(call.correlation_id.clone()),
