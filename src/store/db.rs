@@ -33,7 +33,10 @@ pub(super) fn open(place: &Place, schema: &Schema, busy: Duration) -> Result<(Db
     let Prepared { path, created, mut warnings } = place.prepare()?;
     let opened = |error| StoreError::sqlite(&path, "open", &error);
     let conn = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE, busy).map_err(opened)?;
-    check(&conn, &path, schema)?;
+    if check(&conn, &path, schema)? == 0 {
+        // Heeded only before the first page is written. Space that pruning frees can then be given back in small steps.
+        conn.execute_batch("PRAGMA auto_vacuum = INCREMENTAL").map_err(opened)?;
+    }
     if let Some(warning) = use_wal(&conn, &path, busy)? {
         warnings.push(warning);
     }
@@ -51,6 +54,72 @@ pub(super) fn open(place: &Place, schema: &Schema, busy: Duration) -> Result<(Db
     }
     let identity = files::identity(&path);
     Ok((Db { conn, path, identity }, warnings))
+}
+
+/// Opens a database that exists, for writing if possible and else for reading, also on a read-only mount. Its tables are
+/// as old as its version, which is given too; it is never 0.
+pub(super) fn open_existing(path: &Path, schema: &Schema, busy: Duration) -> Result<(Connection, i64), StoreError> {
+    let open = |place: &Path, mode| -> Result<(Connection, i64), StoreError> {
+        let conn = connect(place, mode, busy).map_err(|error| StoreError::sqlite(path, "open", &error))?;
+        let version = check(&conn, path, schema)?;
+        if version == 0 {
+            // Made by a process that ended before its first commit.
+            return Err(StoreError::new(path, "open", Fault::Other, "it holds no tables yet"));
+        }
+        conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA fullfsync = ON;")
+            .map_err(|error| StoreError::sqlite(path, "open", &error))?;
+        Ok((conn, version))
+    };
+    match open(path, OpenFlags::SQLITE_OPEN_READ_WRITE) {
+        // Without the right to make the side files SQLite reads only what it is told nobody changes.
+        Err(error) if matches!(error.fault, Fault::ReadOnly | Fault::Other) && !path.is_dir() => {
+            let uri = immutable(path, &error)?;
+            open(&uri, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI).map_err(|_| error)
+        }
+        opened => opened,
+    }
+}
+
+/// The name under which SQLite reads a file that it may not write beside. That hides rows in a `-wal` file, so it is
+/// refused while there are any.
+pub(super) fn immutable(path: &Path, error: &StoreError) -> Result<PathBuf, StoreError> {
+    let mut wal = path.as_os_str().to_owned();
+    wal.push("-wal");
+    if std::fs::metadata(&wal).is_ok_and(|metadata| metadata.len() > 0) {
+        let advice = "its -wal file holds rows that cannot be read here; copy all its files to a writable directory";
+        return Err(StoreError { reason: format!("{}; {advice}", error.reason), ..error.clone() });
+    }
+    let absolute = std::path::absolute(path).map_err(|error| StoreError::io(path, "open", &error))?;
+    let mut uri = "file:".to_owned();
+    for byte in absolute.as_os_str().as_encoded_bytes() {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' => uri.push(char::from(*byte)),
+            byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
+            byte => uri.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    uri.push_str("?immutable=1");
+    Ok(PathBuf::from(uri))
+}
+
+/// Pages that one step of [`shrink_step`] gives back: a mebibyte, which takes a few milliseconds.
+const SHRINK_PAGES: i64 = 256;
+
+/// Gives some free pages back to the file system; `false` once there is no more worth giving. A file that was made
+/// before pages could be given back keeps them and fills them again.
+pub(super) fn shrink_step(conn: &Connection) -> rusqlite::Result<bool> {
+    const INCREMENTAL: i64 = 2;
+    let number = |pragma: &str| conn.pragma_query_value(None, pragma, |row| row.get::<_, i64>(0));
+    let free = number("freelist_count")?;
+    if free <= SHRINK_PAGES || number("auto_vacuum")? != INCREMENTAL {
+        return Ok(false);
+    }
+    // The pragma frees one page for each row that is asked of it.
+    let mut statement = conn.prepare(&format!("PRAGMA incremental_vacuum({SHRINK_PAGES})"))?;
+    let mut rows = statement.query([])?;
+    while rows.next()?.is_some() {}
+    let left = number("freelist_count")?;
+    Ok(left < free && left > SHRINK_PAGES)
 }
 
 /// A connection with its busy timeout set before anything else.

@@ -4,12 +4,15 @@
 //! into one transaction, and only then is any of it reported as stored. The history (audit trail, call events) follows
 //! behind and gates nothing. A fault of either file never stops the thread: the file is opened anew for the next try.
 
+pub mod chain;
 mod db;
 pub mod error;
 mod files;
+pub mod health;
 pub mod history;
 pub mod place;
 pub mod queue;
+pub mod reading;
 mod rows;
 mod schema;
 mod secrets;

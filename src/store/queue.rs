@@ -5,14 +5,14 @@
 //! whose outcome nobody knows, and is only taken by force.
 
 use super::db;
-use super::error::{Fault, StoreError};
+use super::error::StoreError;
 use super::rows::{self, ExecutionRow, Source};
 use super::schema;
 use crate::clock::Wall;
 use crate::record::stored::{Claim, Record};
 use crate::record::{Executed, FailureClass, Status};
 use rusqlite::types::Value;
-use rusqlite::{Connection, OpenFlags, OptionalExtension, TransactionBehavior, params, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params, params_from_iter};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -140,26 +140,7 @@ impl Queue {
         if !path.exists() {
             return Err(QueueError::NoFile(path.to_owned()));
         }
-        let open = |path: &Path, mode| -> Result<Connection, StoreError> {
-            let conn = db::connect(path, mode, busy).map_err(|error| StoreError::sqlite(path, "open", &error))?;
-            let version = db::check(&conn, path, &schema::QUEUE)?;
-            if version == 0 {
-                // Made by a process that ended before its first commit.
-                return Err(StoreError::new(path, "open", Fault::Other, "it holds no tables yet"));
-            }
-            conn.execute_batch("PRAGMA synchronous = FULL; PRAGMA fullfsync = ON;")
-                .map_err(|error| StoreError::sqlite(path, "open", &error))?;
-            Ok(conn)
-        };
-        let conn = match open(path, OpenFlags::SQLITE_OPEN_READ_WRITE) {
-            Ok(conn) => conn,
-            // Without the right to make the side files SQLite reads only what it is told nobody changes.
-            Err(error) if matches!(error.fault, Fault::ReadOnly | Fault::Other) && !path.is_dir() => {
-                let uri = immutable(path, &error)?;
-                open(&uri, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI).map_err(|_| error)?
-            }
-            Err(error) => return Err(error.into()),
-        };
+        let (conn, _) = db::open_existing(path, &schema::QUEUE, busy)?;
         Ok(Queue { conn, path: path.to_owned() })
     }
 
@@ -377,6 +358,15 @@ impl Queue {
     }
 
     /// Runs `work` in one immediate transaction and commits it if it agreed.
+    /// Gives some of the space of purged records back to the file system, a mebibyte at most, so that writers in other
+    /// processes wait for milliseconds only; `false` once there is no more worth giving.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub fn shrink_step(&mut self) -> Result<bool, QueueError> {
+        self.in_transaction(|conn| Ok(Ok(db::shrink_step(conn)?)))
+    }
+
     fn in_transaction<T>(
         &mut self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<Result<T, QueueError>>,
@@ -441,28 +431,6 @@ fn conditions(filter: &Filter) -> (String, Vec<Value>) {
         return (String::new(), values);
     }
     (format!("WHERE {}", wheres.join(" AND ")), values)
-}
-
-/// The name under which SQLite reads a file that it may not write beside. That hides rows in a `-wal` file, so it is
-/// refused while there are any.
-fn immutable(path: &Path, error: &StoreError) -> Result<PathBuf, StoreError> {
-    let mut wal = path.as_os_str().to_owned();
-    wal.push("-wal");
-    if std::fs::metadata(&wal).is_ok_and(|metadata| metadata.len() > 0) {
-        let advice = "its -wal file holds rows that cannot be read here; copy all its files to a writable directory";
-        return Err(StoreError { reason: format!("{}; {advice}", error.reason), ..error.clone() });
-    }
-    let absolute = std::path::absolute(path).map_err(|error| StoreError::io(path, "open", &error))?;
-    let mut uri = "file:".to_owned();
-    for byte in absolute.as_os_str().as_encoded_bytes() {
-        match byte {
-            b'/' | b'.' | b'-' | b'_' => uri.push(char::from(*byte)),
-            byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
-            byte => uri.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    uri.push_str("?immutable=1");
-    Ok(PathBuf::from(uri))
 }
 
 #[cfg(test)]

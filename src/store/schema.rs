@@ -74,6 +74,11 @@ CREATE TABLE executions (
 CREATE UNIQUE INDEX executions_key ON executions (server_name, tool_name, key) WHERE key IS NOT NULL;
 CREATE UNIQUE INDEX executions_unkeyed ON executions (server_name, tool_name, arguments_hash) WHERE key IS NULL;
 CREATE INDEX executions_hash ON executions (server_name, tool_name, arguments_hash);
+", "
+-- What the report tells of the queue, without a look at the records themselves, which can be large.
+DROP INDEX failures_tool;
+CREATE INDEX failures_health ON failures
+    (tool_name, failure_class, replay_status, server_name, caller_identity, captured_at);
 "],
     durable: true,
 };
@@ -115,6 +120,35 @@ CREATE TABLE call_events (
     dead_letter_id   TEXT
 ) WITHOUT ROWID;
 CREATE INDEX call_events_at ON call_events (at);
+", "
+-- Events are kept in the order of their time: a report reads one stretch of the file, pruning deletes one, and no index
+-- is needed beside the table. What the report reads stands first.
+DROP INDEX call_events_at;
+ALTER TABLE call_events RENAME TO call_events_by_id;
+CREATE TABLE call_events (
+    at               INTEGER NOT NULL,
+    id               TEXT NOT NULL,
+    caller_identity  TEXT NOT NULL,
+    server           TEXT NOT NULL,
+    tool             TEXT NOT NULL,
+    decision         TEXT NOT NULL,
+    class            TEXT,
+    executed         TEXT,
+    latency_ms       INTEGER NOT NULL,
+    request_bytes    INTEGER NOT NULL,
+    response_bytes   INTEGER NOT NULL,
+    attempt          INTEGER NOT NULL,
+    caller_type      TEXT NOT NULL,
+    correlation_id   TEXT NOT NULL,
+    dead_letter_id   TEXT,
+    PRIMARY KEY (at, id)
+) WITHOUT ROWID;
+INSERT INTO call_events
+    SELECT at, id, caller_identity, server, tool, decision, class, executed, latency_ms, request_bytes, response_bytes,
+        attempt, caller_type, correlation_id, dead_letter_id
+    FROM call_events_by_id ORDER BY at, id;
+DROP TABLE call_events_by_id;
+CREATE INDEX audit_kind ON audit (kind, at);
 "],
     durable: false,
 };

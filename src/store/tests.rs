@@ -232,7 +232,7 @@ fn sql_1_processes_that_start_together_on_a_fresh_directory_all_write_without_a_
             assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("1 passed"), "{said}");
         }
         assert_eq!(queue(dir.path()).count(&Filter::default()).expect("counted"), 8);
-        chain_holds(&history(dir.path()), 8);
+        chain_holds(dir.path(), 8);
     }
 }
 
@@ -247,22 +247,11 @@ fn a_stored_capture_survives_kill_9() {
     assert_eq!(running.next(), Report::Stored { ticket: 2 });
 }
 
-/// Every row carries the hash of the row before it.
-fn chain_holds(conn: &Connection, rows: usize) {
-    let mut statement = conn
-        .prepare(
-            "SELECT seq, id, at, kind, correlation_id, failure_id, caller, tool_name, detail, previous_hash
-            FROM audit ORDER BY seq",
-        )
-        .expect("prepared");
-    let all: Vec<_> =
-        statement.query_map([], history::read_audit).expect("read").map(|row| row.expect("a row")).collect();
-    assert_eq!(all.len(), rows);
-    let mut expected = history::CHAIN_START.to_owned();
-    for (seq, row, previous) in &all {
-        assert_eq!(*previous, expected, "row {seq}");
-        expected = history::audit_hash(*seq, row, previous);
-    }
+/// Every row carries the hash of the row before it, and no number is left out.
+fn chain_holds(dir: &Path, rows: u64) {
+    let trail = reading::History::open_existing(&dir.join(".mcprelay/history.db"), PATIENCE).expect("it opens");
+    let verified = trail.verify(&mut |_| ()).expect("read");
+    assert_eq!((verified.rows, verified.breaks), (rows, Vec::new()));
 }
 
 #[test]
@@ -277,24 +266,39 @@ fn the_audit_trail_chains_over_batches_and_every_column_counts() {
         }
         assert_eq!(running.finish(), []);
     }
+    chain_holds(dir.path(), 9);
     let conn = history(dir.path());
-    chain_holds(&conn, 9);
     let detail: String = conn.query_row("SELECT detail FROM audit LIMIT 1", [], |row| row.get(0)).expect("read");
     assert_eq!(detail, r#"{"reason":"bad","token":"[REDACTED]"}"#);
-    let row = audit("A", "01A");
-    let hash = history::audit_hash(1, &row, history::CHAIN_START);
-    let mut changed = vec![
-        history::audit_hash(2, &row, history::CHAIN_START),
-        history::audit_hash(1, &row, &hash),
-        history::audit_hash(1, &crate::record::AuditRow { at: Wall(1), ..row.clone() }, history::CHAIN_START),
-        history::audit_hash(1, &crate::record::AuditRow { record_id: None, ..row.clone() }, history::CHAIN_START),
+    let row = history::StoredAudit {
+        seq: 1,
+        id: "A".to_owned(),
+        at: Wall(5_000),
+        kind: "captured".to_owned(),
+        correlation_id: "c".to_owned(),
+        record_id: Some("01A".to_owned()),
+        caller: "local".to_owned(),
+        tool: "write_file".to_owned(),
+        detail: None,
+        previous_hash: history::CHAIN_START.to_owned(),
+    };
+    let edits: [fn(&mut history::StoredAudit); 10] = [
+        |row| row.seq = 2,
+        |row| row.id.push('x'),
+        |row| row.at = Wall(1),
+        |row| row.kind.push('x'),
+        |row| row.correlation_id.push('x'),
+        |row| row.record_id = None,
+        |row| row.caller.push('x'),
+        |row| row.tool.push('x'),
+        |row| row.detail = Some("null".to_owned()),
+        |row| row.previous_hash.push('x'),
     ];
-    for edit in [|row: &mut AuditRow| row.id.push('x'), |row: &mut AuditRow| row.caller.push('x')] {
+    for (column, edit) in edits.iter().enumerate() {
         let mut other = row.clone();
         edit(&mut other);
-        changed.push(history::audit_hash(1, &other, history::CHAIN_START));
+        assert_ne!(other.hash(), row.hash(), "column {column}");
     }
-    assert!(changed.iter().all(|other| *other != hash));
 }
 
 #[test]
@@ -374,7 +378,7 @@ fn a_locked_queue_fails_its_captures_by_name_and_works_when_it_is_free_again() {
     running.capture(3, "01C");
     assert_eq!(running.next(), Report::Stored { ticket: 3 });
     assert_eq!(running.finish(), [], "a failed capture leaves no audit row and no second word");
-    chain_holds(&history(dir.path()), 2);
+    chain_holds(dir.path(), 2);
 }
 
 #[test]
@@ -417,7 +421,7 @@ fn a_locked_history_holds_up_no_capture_and_is_written_later() {
         rest.iter().all(|report| matches!(report, Report::Trouble(text) if text.contains("works again"))),
         "{rest:?}"
     );
-    chain_holds(&history(dir.path()), 19);
+    chain_holds(dir.path(), 19);
     assert_eq!(count(&history(dir.path()), "call_events"), 1);
 }
 
@@ -663,11 +667,11 @@ fn sql_5_a_wild_jump_of_the_clock_deletes_nothing_silently() {
     with_events(dir.path(), "01", 3_650, 50);
     let reports = pruned(dir.path(), 51);
     assert!(
-        matches!(&reports[..], [Report::Trouble(text)] if text.contains("all 50") && text.contains("clock")),
+        matches!(&reports[..], [Report::Trouble(text)] if text.contains("all call events") && text.contains("clock")),
         "{reports:?}"
     );
     // The next start finds a young event, so the others are old; it says so, because they are most of all.
-    let reports = pruned(dir.path(), 1);
+    let reports = pruned(dir.path(), 2);
     assert!(matches!(&reports[..], [Report::Trouble(text)] if text.contains("deleted 50")), "{reports:?}");
 }
 
@@ -771,4 +775,145 @@ fn executions_and_late_answers_wait_for_a_queue_that_is_locked() {
     let queue = queue(dir.path());
     assert_eq!(queue.get("01A").expect("stored").status, Status::Settled);
     assert!(queue.last_execution("files", "write_file", "k").expect("read").is_some());
+}
+
+/// A history as the first version made it, with events and audit rows.
+fn first_version(dir: &Path, events: usize) -> std::path::PathBuf {
+    let home = dir.join(".mcprelay");
+    std::fs::create_dir_all(&home).expect("made");
+    let path = home.join("history.db");
+    let conn = Connection::open(&path).expect("opened");
+    conn.execute_batch(schema::HISTORY.migrations[0]).expect("made");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).expect("changed");
+    conn.pragma_update(None, "application_id", schema::HISTORY.application_id).expect("set");
+    conn.pragma_update(None, "user_version", 1).expect("set");
+    for n in 0..events {
+        conn.execute(
+            "INSERT INTO call_events VALUES (?1, ?2, 'c', 'stdio', 'local', 'files', 'write_file', 'failed', 'timeout',
+                'maybe', 7, 8, 9, 3, 'D')",
+            rusqlite::params![format!("E{n}"), day(1).0 - n as i64],
+        )
+        .expect("inserted");
+    }
+    path
+}
+
+#[test]
+fn sql_1_a_history_of_the_first_version_is_read_as_it_is_and_brought_up_to_date_by_the_first_write_of_many() {
+    let dir = TestDir::new();
+    let path = first_version(dir.path(), 1_000);
+    let read = || {
+        let history = reading::History::open_existing(&path, PATIENCE).expect("it opens");
+        let mut seen = Vec::new();
+        history
+            .events(Wall(0), day(0), &mut |event| {
+                assert_eq!((event.caller, event.server, event.tool), ("local", "files", "write_file"));
+                assert_eq!((event.decision, event.class, event.executed), ("failed", Some("timeout"), Some("maybe")));
+                assert_eq!((event.latency_ms, event.request_bytes, event.response_bytes), (7, 8, 9));
+                assert_eq!(event.attempts, 3);
+                seen.push(event.at);
+            })
+            .expect("read");
+        seen
+    };
+    let before = read();
+    assert!(before.len() == 1_000 && before.is_sorted());
+    let version = |path: &Path| {
+        let conn = Connection::open(path).expect("opened");
+        conn.pragma_query_value(None, "user_version", |row| row.get::<_, i64>(0)).expect("read")
+    };
+    assert_eq!(version(&path), 1, "reading changes nothing");
+
+    let children: Vec<_> =
+        (0..4).map(|n| process(dir.path(), &format!("01{n}"), "capture").spawn().expect("started")).collect();
+    for child in children {
+        assert!(child.wait_with_output().expect("ended").status.success());
+    }
+    assert_eq!(version(&path), 2);
+    assert_eq!(read(), before);
+    chain_holds(dir.path(), 4);
+}
+
+#[test]
+fn an_update_of_the_tables_that_fails_half_way_leaves_the_file_as_it_was() {
+    let dir = TestDir::new();
+    let path = first_version(dir.path(), 10);
+    // In the way of what the update makes.
+    let conn = Connection::open(&path).expect("opened");
+    conn.execute_batch("CREATE TABLE call_events_by_id (x)").expect("made");
+    drop(conn);
+    let running = Running::start(settings(dir.path()));
+    running.send(Command::Event(std::sync::Arc::new(event("01E"))));
+    running.send(Command::Flush);
+    let Report::Trouble(text) = running.next() else { panic!("the history's trouble is told") };
+    assert!(text.contains("history.db") && text.contains("call_events_by_id"), "{text}");
+    let conn = history(dir.path());
+    assert_eq!(count(&conn, "call_events"), 10);
+    conn.execute_batch("INSERT INTO call_events SELECT 'new', 1, correlation_id, caller_type, caller_identity, server,
+        tool, decision, class, executed, latency_ms, request_bytes, response_bytes, attempt, dead_letter_id
+        FROM call_events LIMIT 1; DROP TABLE call_events_by_id")
+        .expect("the tables are those of the first version");
+    running.finish();
+    assert_eq!(count(&history(dir.path()), "call_events"), 12, "it works again once nothing is in the way");
+}
+
+fn pages(dir: &Path) -> (i64, i64) {
+    let conn = history(dir);
+    let number = |name| conn.pragma_query_value(None, name, |row| row.get::<_, i64>(0)).expect("read");
+    (number("page_count"), number("freelist_count"))
+}
+
+#[test]
+fn the_file_shrinks_after_old_events_are_deleted() {
+    let dir = TestDir::new();
+    with_events(dir.path(), "01", 31, 40_000);
+    with_events(dir.path(), "02", 29, 10);
+    let (before, _) = pages(dir.path());
+    let running = Running::start(settings(dir.path()));
+    running.send(Command::Event(std::sync::Arc::new(crate::record::CallEvent { at: day(0), ..event("99") })));
+    running.send(Command::Flush);
+    let small = (0..3_000).any(|_| {
+        pages(dir.path()).0 < before / 4
+            || crossbeam_channel::never::<()>().recv_timeout(Duration::from_millis(10)).is_ok()
+    });
+    assert!(small, "{before} pages before, {:?} after", pages(dir.path()));
+    running.finish();
+    let (left, free) = pages(dir.path());
+    assert!(left < before / 4 && free <= 256, "{before} pages before, {left} after, {free} of them free");
+    let bytes = dir.path().join(".mcprelay/history.db").metadata().expect("it exists").len();
+    assert!(bytes <= u64::try_from(left).expect("a count") * 4_096, "the file itself has {bytes} bytes");
+}
+
+#[test]
+fn a_file_that_cannot_shrink_is_pruned_all_the_same() {
+    let dir = TestDir::new();
+    first_version(dir.path(), 10);
+    with_events(dir.path(), "01", 31, 5_100);
+    // Ten from the first version, which are a day old, and the new one.
+    let reports = pruned(dir.path(), 11);
+    assert!(matches!(&reports[..], [Report::Trouble(text)] if text.contains("deleted 5100")), "{reports:?}");
+}
+
+#[test]
+fn an_audit_row_that_comes_twice_is_stored_once_and_uses_up_no_number() {
+    let dir = TestDir::new();
+    for id in ["A1", "A1", "A2", "A1", "A3"] {
+        let running = Running::start(settings(dir.path()));
+        running.send(Command::Audit(audit(id, "01A")));
+        assert_eq!(running.finish(), []);
+    }
+    chain_holds(dir.path(), 3);
+}
+
+#[test]
+fn rows_of_a_kind_that_only_a_newer_version_knows_are_chained_to() {
+    let dir = TestDir::new();
+    let running = Running::start(settings(dir.path()));
+    running.send(Command::Audit(audit("A1", "01A")));
+    assert_eq!(running.finish(), []);
+    history(dir.path()).execute("UPDATE audit SET kind = 'teleported'", []).expect("changed");
+    let running = Running::start(settings(dir.path()));
+    running.send(Command::Audit(audit("A2", "01A")));
+    assert_eq!(running.finish(), []);
+    chain_holds(dir.path(), 2);
 }

@@ -8,7 +8,7 @@ use super::rows::{self, ExecutionRow, Late, Source};
 use super::schema::{self, Schema};
 use super::secrets::Secrets;
 use super::{Command, Report, StoreSettings, WaitingEvents, weight};
-use crate::clock::{Clock, Time, Wall};
+use crate::clock::{Clock, Now, Time, Wall};
 use crate::record::hash::arguments_hash;
 use crate::record::redact::{MARKER, Masked};
 use crate::record::stored::{Record, late_json, stored_key};
@@ -31,6 +31,11 @@ pub(super) const EVENTS_BATCH: usize = 512;
 /// stays here and is tried again.
 const HISTORY_BUSY: Duration = Duration::from_millis(200);
 const RETRY_WAIT: Duration = Duration::from_millis(1_000);
+/// How often a running process looks for events that have grown too old.
+const PRUNE_EVERY: Duration = Duration::from_secs(3_600);
+/// How much further than this process has run the calendar may have moved and still be believed. A laptop that slept
+/// for longer prunes at its next start.
+const JUMP_MAX: Duration = Duration::from_secs(86_400);
 /// Rows of one kind that are kept while a file cannot be written; beyond it the oldest are dropped and counted.
 const KEPT_MAX: usize = 8_192;
 
@@ -136,8 +141,12 @@ pub(super) struct Worker {
     events_due: Option<Time>,
     /// Events before this moment are being deleted, and how many were.
     prune: Option<(Wall, u64)>,
-    /// Pruning was planned; once in a run is enough.
-    planned: bool,
+    /// When to look next for events to delete; `None` if this run deletes none any more.
+    plan_at: Option<Time>,
+    /// Deleted events left free space in the file.
+    shrink: bool,
+    /// When this process started, for telling a jump of the calendar.
+    started: Now,
     dropped: usize,
 }
 
@@ -148,13 +157,15 @@ impl Worker {
         waiting_bytes: Arc<AtomicUsize>,
         waiting_events: WaitingEvents,
     ) -> Worker {
+        let clock = Clock::start();
         Worker {
             queue: Link::new(settings.queue.clone(), &schema::QUEUE, settings.queue_busy),
             history: Link::new(settings.history.clone(), &schema::HISTORY, HISTORY_BUSY.min(settings.queue_busy)),
             settings,
             report,
             waiting_bytes,
-            clock: Clock::start(),
+            started: clock.now(),
+            clock,
             secrets: Secrets::default(),
             kept: Vec::new(),
             audits: Vec::new(),
@@ -162,7 +173,8 @@ impl Worker {
             waiting_events,
             events_due: None,
             prune: None,
-            planned: false,
+            plan_at: Some(Time::ZERO),
+            shrink: false,
             dropped: 0,
         }
     }
@@ -197,8 +209,23 @@ impl Worker {
             // After a failure the events are due again, but not before the next try.
             false => self.history.retry_at.or(self.events_due),
         };
-        let prune = self.prune.map(|_| self.history.retry_at.unwrap_or(Time::ZERO));
-        [queue, history, prune].into_iter().flatten().min()
+        let busy = self.prune.is_some() || self.shrink;
+        let prune = busy.then(|| self.history.retry_at.unwrap_or(Time::ZERO));
+        let plan = self.plan_at.filter(|_| self.history.db.is_some() && !busy);
+        let plan = plan.map(|at| at.max(self.history.retry_at.unwrap_or(Time::ZERO)));
+        [queue, history, prune, plan].into_iter().flatten().min()
+    }
+
+    /// Whether it is time to look for old events. A history that nothing was written to yet is left alone.
+    fn plan_due(&self, now: Time) -> bool {
+        self.history.db.is_some() && self.prune.is_none() && self.plan_at.is_some_and(|at| at <= now)
+    }
+
+    /// The calendar as far as it can be believed: a wild jump while this process runs must not make everything old.
+    fn believable(&self, now: Now) -> Wall {
+        let most = now.mono.saturating_since(self.started.mono).saturating_add(JUMP_MAX);
+        let most = self.started.wall.0.saturating_add(i64::try_from(most.as_millis()).unwrap_or(i64::MAX));
+        Wall(now.wall.0.min(most))
     }
 
     fn turn(&mut self, group: Vec<Command>) {
@@ -234,11 +261,14 @@ impl Worker {
             self.events_due = Some(now.plus(EVENTS_WAIT));
         }
         let due = events_due || self.events.len() >= EVENTS_BATCH || self.events_due.is_some_and(|at| at <= now);
-        if flush || ((due || !self.audits.is_empty()) && self.history.may_try(now)) {
+        if flush || ((due || !self.audits.is_empty() || self.plan_due(now)) && self.history.may_try(now)) {
             self.write_history();
         }
-        if self.prune.is_some() && self.history.may_try(now) {
-            self.prune_step();
+        // One step at a time: whatever came in meanwhile goes first.
+        match self.history.may_try(now) {
+            true if self.prune.is_some() => self.prune_step(),
+            true if self.shrink => self.shrink_step(),
+            _ => {}
         }
     }
 
@@ -352,16 +382,17 @@ impl Worker {
 
     fn write_history(&mut self) {
         self.collect_events();
-        if self.audits.is_empty() && self.events.is_empty() {
+        let now = self.clock.now();
+        if self.audits.is_empty() && self.events.is_empty() && !self.plan_due(now.mono) {
             self.events_due = None;
             return;
         }
-        let now = self.clock.now();
         let (audits, events, days) = (&self.audits, &self.events, self.settings.retention_days);
-        let planned = self.planned;
+        let due = self.prune.is_none() && self.plan_at.is_some_and(|at| at <= now.mono);
+        let today = self.believable(now);
         let result = self.history.write(&self.report, |conn| {
             // Before the new events come in: they would hide that all others are old.
-            let plan = if !planned { history::plan_prune(conn, now.wall, days)? } else { Prune::Nothing };
+            let plan = if due { Some(history::plan_prune(conn, today, days)?) } else { None };
             history::append_audit(conn, audits)?;
             history::insert_events(conn, events)?;
             Ok(plan)
@@ -371,8 +402,9 @@ impl Worker {
             Ok(plan) => {
                 self.audits.clear();
                 self.events.clear();
-                self.planned = true;
-                self.plan(plan);
+                if let Some(plan) = plan {
+                    self.plan(plan, now.mono);
+                }
             }
             Err(error) => {
                 if error.fault == Fault::Row {
@@ -387,14 +419,31 @@ impl Worker {
         }
     }
 
-    fn plan(&mut self, plan: Prune) {
+    fn plan(&mut self, plan: Prune, now: Time) {
+        self.plan_at = Some(now.plus(PRUNE_EVERY));
+        // Also what an earlier run did not come to give back.
+        self.shrink = true;
         match plan {
             Prune::Nothing => {}
             Prune::Before(before) => self.prune = Some((before, 0)),
-            Prune::Everything(count) => (self.report)(Report::Trouble(format!(
-                "history: all {count} call events are older than {} days; nothing was deleted in case the clock is wrong",
-                self.settings.retention_days
-            ))),
+            Prune::Everything => {
+                // An hour from now the events of this run would hide it.
+                self.plan_at = None;
+                (self.report)(Report::Trouble(format!(
+                    "history: all call events are older than {} days; nothing was deleted in case the clock is wrong",
+                    self.settings.retention_days
+                )));
+            }
+        }
+    }
+
+    fn shrink_step(&mut self) {
+        match self.history.write(&self.report, super::db::shrink_step) {
+            Ok(more) => self.shrink = more,
+            Err(error) => {
+                let now = self.clock.now().mono;
+                self.history.failed(&error, now, &self.report);
+            }
         }
     }
 
