@@ -6,5 +6,7 @@ pub mod policy_test;
 mod records;
 pub mod replay;
 pub mod run;
+pub(crate) mod table;
+pub(crate) mod terminal;
 pub(crate) mod text;
 pub mod validate;
