@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use crate::clock::Wall;
 use crate::config::{ATTEMPTS_MAX, MILLIS_MAX, Overrides, url_authority};
-use crate::record::FailureClass;
+use crate::record::{AuditKind, FailureClass};
+use crate::store::chain::Anchor;
+use crate::store::reading::AuditFilter;
 use crate::suggest::nearest;
 
 /// An option of a command.
@@ -79,6 +81,9 @@ const CLASSES: [(&str, FailureClass); 7] = [
     ("interrupted", FailureClass::Interrupted),
     ("circuit_open", FailureClass::CircuitOpen),
 ];
+
+/// How many rows `audit list` shows unless told otherwise.
+pub const AUDIT_LIMIT_DEFAULT: u64 = 100;
 
 /// How many records `replay list` shows unless told otherwise.
 pub const LIMIT_DEFAULT: u32 = 50;
@@ -219,6 +224,100 @@ pub const COMMANDS: &[CommandSpec] = &[
         example: "mcprelay policy test --tool write_file --args '{\"path\": \"/etc/passwd\"}'",
     },
     CommandSpec {
+        words: "report",
+        usage: "[options]",
+        about: "Sum up the calls of a time and the state of the queue.",
+        detail: "A time is RFC 3339 (2026-11-30T10:00:00+01:00) or an age (2h, 30m, 7d). Both ends are included. Latencies \
+                 are those of calls that ran or may have run. With --html or --openmetrics nothing is printed unless \
+                 --json or --csv is given as well.",
+        options: &[
+            CONFIG,
+            opt("since", "time", "Calls that ended then or later; 24h unless given."),
+            opt("until", "time", "Calls that ended then or earlier; now unless given."),
+            opt("tool", "glob", "Only tools whose name fits: * is any text, ? one character."),
+            opt("caller", "name", "Exactly this caller."),
+            opt("server", "name", "Exactly this server."),
+            opt(
+                "group-by",
+                "list",
+                "What makes a row: caller, server, tool, class, decision, hour or day, joined by commas; \
+                 caller,server,tool unless given.",
+            ),
+            flag("no-header", "Leave out the titles of the columns, in text and with --csv."),
+            flag("csv", "Print the rows as comma-separated values."),
+            opt("html", "file", "Write a page with charts to this file; it needs no network."),
+            opt("openmetrics", "file", "Write metrics to this file, for a node exporter's textfile collector."),
+            JSON,
+        ],
+        server: ServerPart::None,
+        exits: &[
+            (0, "reported, also if there were no calls"),
+            (1, "a database cannot be read, or a file cannot be written"),
+            USAGE_EXIT,
+        ],
+        example: "mcprelay report --since 7d --group-by server,tool",
+    },
+    CommandSpec {
+        words: "audit",
+        usage: "list | verify | head",
+        about: "Look at the audit trail, and check that nobody changed it.",
+        detail: "",
+        options: &[],
+        server: ServerPart::None,
+        exits: &[(0, "done"), (1, "the command ran and failed"), USAGE_EXIT],
+        example: "mcprelay audit verify",
+    },
+    CommandSpec {
+        words: "audit list",
+        usage: "[options]",
+        about: "List what was captured, denied and replayed, newest first.",
+        detail: "A time is RFC 3339 (2026-11-30T10:00:00+01:00) or an age (2h, 30m, 7d). Both ends are included.",
+        options: &[
+            CONFIG,
+            opt("kind", "word", "captured, denied or replayed."),
+            opt("tool", "name", "Exactly this tool."),
+            opt("caller", "name", "Exactly this caller."),
+            opt("correlation-id", "id", "Exactly this call."),
+            opt("record", "id", "Exactly this stored call."),
+            opt("since", "time", "Then or later."),
+            opt("until", "time", "Then or earlier."),
+            opt("limit", "n", "At most so many; 100 unless given."),
+            flag("no-header", "Leave out the titles of the columns."),
+            JSON,
+        ],
+        server: ServerPart::None,
+        exits: &[(0, "listed, also if nothing was found"), (1, "the database cannot be read"), USAGE_EXIT],
+        example: "mcprelay audit list --kind denied --since 2h",
+    },
+    CommandSpec {
+        words: "audit verify",
+        usage: "[options]",
+        about: "Check that no row of the audit trail was changed, removed or put elsewhere.",
+        detail: "The newest row is proven only by an anchor that mcprelay audit head printed when it was there.",
+        options: &[
+            CONFIG,
+            opt("anchor", "anchor", "The trail must still hold this row, as it was. May be given again."),
+            JSON,
+        ],
+        server: ServerPart::None,
+        exits: &[
+            (0, "nothing is wrong"),
+            (1, "something is, and it is named; or the database cannot be read"),
+            USAGE_EXIT,
+        ],
+        example: "mcprelay audit verify --config mcprelay.config.yaml",
+    },
+    CommandSpec {
+        words: "audit head",
+        usage: "[options]",
+        about: "Print the anchor of the newest row, to be kept somewhere else.",
+        detail: "",
+        options: &[CONFIG, JSON],
+        server: ServerPart::None,
+        exits: &[(0, "printed"), (1, "the database cannot be read"), USAGE_EXIT],
+        example: "mcprelay audit head",
+    },
+    CommandSpec {
         words: "validate",
         usage: "[options]",
         about: "Check the configuration and report every error in it.",
@@ -237,6 +336,27 @@ pub const COMMANDS: &[CommandSpec] = &[
         server: ServerPart::None,
         exits: &[(0, "the story went as told"), (1, "it did not"), (2, "wrong usage")],
         example: "mcprelay demo",
+    },
+    CommandSpec {
+        words: "completions",
+        usage: "bash | zsh | fish",
+        about: "Print the completions for a shell.",
+        detail: "bash: source <(mcprelay completions bash). zsh: mcprelay completions zsh > _mcprelay in a directory of \
+                 $fpath. fish: mcprelay completions fish > ~/.config/fish/completions/mcprelay.fish.",
+        options: &[],
+        server: ServerPart::None,
+        exits: &[(0, "printed"), (2, "wrong usage")],
+        example: "mcprelay completions bash",
+    },
+    CommandSpec {
+        words: "man",
+        usage: "",
+        about: "Print the manual page.",
+        detail: "To read it: mcprelay man | man -l -",
+        options: &[],
+        server: ServerPart::None,
+        exits: &[(0, "printed"), (2, "wrong usage")],
+        example: "mcprelay man",
     },
     CommandSpec {
         words: "version",
@@ -271,10 +391,18 @@ pub enum Command {
     Replay(ReplayCommand),
     /// `policy test`.
     PolicyTest(PolicyTestArgs),
+    /// `report`.
+    Report(ReportArgs),
+    /// `audit …`.
+    Audit(AuditCommand),
     /// `demo`.
     Demo,
     /// `example-server <directory>`, which only `demo` starts and no help names.
     ExampleServer(PathBuf),
+    /// `completions`.
+    Completions(Shell),
+    /// `man`.
+    Man,
     /// `version`.
     Version,
     /// Help on these words of [`COMMANDS`]; give them to [`help`].
@@ -384,6 +512,132 @@ pub struct PolicyTestArgs {
     pub json: bool,
 }
 
+/// The arguments of `report`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReportArgs {
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// `--since`, included; a day before `until` if not given.
+    pub since: Wall,
+    /// `--until`, included; now if not given.
+    pub until: Wall,
+    /// `--tool`, a glob.
+    pub tool: Option<String>,
+    /// `--caller`, exact.
+    pub caller: Option<String>,
+    /// `--server`, exact.
+    pub server: Option<String>,
+    /// `--group-by`; each at most once, at least one.
+    pub group_by: Vec<Dimension>,
+    /// Not `--no-header`.
+    pub header: bool,
+    /// `--csv`; never with `json`.
+    pub csv: bool,
+    /// `--html`.
+    pub html: Option<PathBuf>,
+    /// `--openmetrics`.
+    pub openmetrics: Option<PathBuf>,
+    /// `--json`.
+    pub json: bool,
+}
+
+/// What rows of the report can be told apart by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Dimension {
+    /// The caller's identity.
+    Caller,
+    /// The server's name.
+    Server,
+    /// The tool's name.
+    Tool,
+    /// The failure's class.
+    Class,
+    /// How the call ended.
+    Decision,
+    /// The hour it ended in, in UTC.
+    Hour,
+    /// The day it ended on, in UTC.
+    Day,
+}
+
+impl Dimension {
+    /// Every dimension with its word, in the order of the help.
+    pub const ALL: [(&'static str, Dimension); 7] = [
+        ("caller", Dimension::Caller),
+        ("server", Dimension::Server),
+        ("tool", Dimension::Tool),
+        ("class", Dimension::Class),
+        ("decision", Dimension::Decision),
+        ("hour", Dimension::Hour),
+        ("day", Dimension::Day),
+    ];
+
+    /// The word in options and documents.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        Dimension::ALL.iter().find(|(_, dimension)| *dimension == self).map_or("", |(word, _)| word)
+    }
+}
+
+/// The `audit` commands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AuditCommand {
+    /// `audit list`.
+    List(AuditListArgs),
+    /// `audit verify`.
+    Verify(AuditVerifyArgs),
+    /// `audit head`.
+    Head(AuditHeadArgs),
+}
+
+/// The arguments of `audit list`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditListArgs {
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// What narrows the list.
+    pub filter: AuditFilter,
+    /// `--limit`.
+    pub limit: u64,
+    /// Not `--no-header`.
+    pub header: bool,
+    /// `--json`.
+    pub json: bool,
+}
+
+/// The arguments of `audit verify`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditVerifyArgs {
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// Each `--anchor`.
+    pub anchors: Vec<Anchor>,
+    /// `--json`.
+    pub json: bool,
+}
+
+/// The arguments of `audit head`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditHeadArgs {
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// `--json`.
+    pub json: bool,
+}
+
+/// A shell that completions can be made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shell {
+    /// Bash 4 or later.
+    Bash,
+    /// Zsh.
+    Zsh,
+    /// Fish 3 or later.
+    Fish,
+}
+
+const SHELLS: [(&str, Shell); 3] = [("bash", Shell::Bash), ("zsh", Shell::Zsh), ("fish", Shell::Fish)];
+
 /// A command line that means nothing; the exit status is 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UsageError {
@@ -416,8 +670,17 @@ pub fn parse(args: &[OsString], now: Wall) -> Result<Command, UsageError> {
         "version" => parse_bare("version", rest, Command::Version),
         "demo" => parse_bare("demo", rest, Command::Demo),
         "example-server" if rest.len() == 1 => Ok(Command::ExampleServer(PathBuf::from(&rest[0]))),
+        "man" => parse_bare("man", rest, Command::Man),
         "run" => parse_run(rest),
         "validate" => parse_validate(rest),
+        "report" => parse_report(rest, now),
+        "completions" => parse_completions(rest),
+        "audit" => match subcommand("audit", rest)? {
+            (Some("list"), rest) => parse_audit_list(rest, now),
+            (Some("verify"), rest) => parse_audit_verify(rest),
+            (Some(_), rest) => parse_audit_head(rest),
+            (None, _) => Ok(Command::Help("audit")),
+        },
         "replay" => match subcommand("replay", rest)? {
             (Some("list"), rest) => parse_replay_list(rest, now),
             (Some("inspect"), rest) => parse_replay_inspect(rest),
@@ -457,7 +720,7 @@ pub fn help(topic: &str) -> String {
     let below: Vec<&CommandSpec> = COMMANDS
         .iter()
         .filter(|other| match spec.words {
-            "" => !other.words.is_empty() && !matches!(other.words, "replay" | "policy"),
+            "" => !other.words.is_empty() && !has_subcommands(other),
             words => other.words.strip_prefix(words).is_some_and(|rest| rest.starts_with(' ')),
         })
         .collect();
@@ -482,6 +745,12 @@ pub fn help(topic: &str) -> String {
     let _ = write!(text, "\nExit codes:\n{}", table(&rows));
     let _ = writeln!(text, "\nExample:\n  {}", spec.example);
     text
+}
+
+/// Whether the command is only the first word of others.
+pub(crate) fn has_subcommands(spec: &CommandSpec) -> bool {
+    let rest = |other: &CommandSpec| other.words.strip_prefix(spec.words).is_some_and(|rest| rest.starts_with(' '));
+    !spec.words.is_empty() && COMMANDS.iter().any(rest)
 }
 
 /// Two columns, the second wrapped.
@@ -670,6 +939,15 @@ impl Given {
         }
     }
 
+    /// A time that ends before it begins is a mistake, not an empty result.
+    fn ordered(&self, since: Wall, until: Wall) -> Result<(), UsageError> {
+        if since <= until {
+            return Ok(());
+        }
+        let (since, until) = (since.to_rfc3339(), until.to_rfc3339());
+        self.error(format!("--since ({since}) lies after --until ({until})"))
+    }
+
     /// No word without dashes is left over.
     fn no_positionals(&self) -> Result<(), UsageError> {
         let Some(first) = self.positionals.first() else { return Ok(()) };
@@ -840,6 +1118,124 @@ fn parse_policy_test(args: &[OsString]) -> Result<Command, UsageError> {
         id,
         json: given.has("json"),
     }))
+}
+
+fn parse_report(args: &[OsString], now: Wall) -> Result<Command, UsageError> {
+    const DAY_MS: i64 = 86_400_000;
+    let Some(given) = scan("report", args)? else { return Ok(Command::Help("report")) };
+    given.no_positionals()?;
+    let until = given.time("until", now)?.unwrap_or(now);
+    let since = given.time("since", now)?.unwrap_or(Wall(until.0.saturating_sub(DAY_MS)));
+    given.ordered(since, until)?;
+    let (json, csv) = (given.has("json"), given.has("csv"));
+    if json && csv {
+        return given.error("--json and --csv exclude each other".to_owned());
+    }
+    let (html, openmetrics) = (given.path("html")?, given.path("openmetrics")?);
+    if html.is_some() && html == openmetrics {
+        return given.error("--html and --openmetrics name the same file".to_owned());
+    }
+    let printed = csv || (!json && html.is_none() && openmetrics.is_none());
+    if given.has("no-header") && !printed {
+        return given.error("--no-header without a table: give it with --csv or with none of the others".to_owned());
+    }
+    let mut group_by = Vec::new();
+    for word in given.text("group-by")?.as_deref().unwrap_or("caller,server,tool").split(',') {
+        let word = word.trim();
+        let Some((_, dimension)) = Dimension::ALL.iter().find(|(known, _)| *known == word) else {
+            let known = Dimension::ALL.map(|(word, _)| word);
+            let hint = did_you_mean(nearest(word, known));
+            let known = known.join(", ");
+            return given.error(format!("--group-by: {} is not one of {known}{hint}", shown(OsStr::new(word))));
+        };
+        if group_by.contains(dimension) {
+            return given.error(format!("--group-by: {word} is there twice"));
+        }
+        group_by.push(*dimension);
+    }
+    Ok(Command::Report(ReportArgs {
+        config: given.path("config")?,
+        since,
+        until,
+        tool: given.text("tool")?,
+        caller: given.text("caller")?,
+        server: given.text("server")?,
+        group_by,
+        header: !given.has("no-header"),
+        csv,
+        html,
+        openmetrics,
+        json,
+    }))
+}
+
+fn parse_audit_list(args: &[OsString], now: Wall) -> Result<Command, UsageError> {
+    let Some(given) = scan("audit list", args)? else { return Ok(Command::Help("audit list")) };
+    given.no_positionals()?;
+    let words: Vec<(&'static str, &'static str)> =
+        AuditKind::ALL.iter().map(|kind| (kind.as_str(), kind.as_str())).collect();
+    let (since, until) = (given.time("since", now)?, given.time("until", now)?);
+    if let (Some(since), Some(until)) = (since, until) {
+        given.ordered(since, until)?;
+    }
+    let (json, header) = (given.has("json"), !given.has("no-header"));
+    if json && !header {
+        return given.error("--json has no header that --no-header could leave out".to_owned());
+    }
+    Ok(Command::Audit(AuditCommand::List(AuditListArgs {
+        config: given.path("config")?,
+        filter: AuditFilter {
+            kind: given.word("kind", &words)?.map(str::to_owned),
+            tool: given.text("tool")?,
+            caller: given.text("caller")?,
+            correlation_id: given.text("correlation-id")?,
+            record_id: given.text("record")?,
+            since,
+            until,
+        },
+        limit: given.count("limit", u64::MAX)?.unwrap_or(AUDIT_LIMIT_DEFAULT),
+        header,
+        json,
+    })))
+}
+
+fn parse_audit_verify(args: &[OsString]) -> Result<Command, UsageError> {
+    let Some(given) = scan("audit verify", args)? else { return Ok(Command::Help("audit verify")) };
+    given.no_positionals()?;
+    let mut anchors = Vec::new();
+    for (_, value) in given.options.iter().filter(|(name, _)| *name == "anchor") {
+        match value.to_str().and_then(|text| Anchor::parse(text.trim())) {
+            Some(anchor) => anchors.push(anchor),
+            None => {
+                return given.error(format!(
+                    "--anchor: {} is not what mcprelay audit head prints: a number, a colon and 64 hex digits",
+                    shown(value)
+                ));
+            }
+        }
+    }
+    let (config, json) = (given.path("config")?, given.has("json"));
+    Ok(Command::Audit(AuditCommand::Verify(AuditVerifyArgs { config, anchors, json })))
+}
+
+fn parse_audit_head(args: &[OsString]) -> Result<Command, UsageError> {
+    let Some(given) = scan("audit head", args)? else { return Ok(Command::Help("audit head")) };
+    given.no_positionals()?;
+    let (config, json) = (given.path("config")?, given.has("json"));
+    Ok(Command::Audit(AuditCommand::Head(AuditHeadArgs { config, json })))
+}
+
+fn parse_completions(args: &[OsString]) -> Result<Command, UsageError> {
+    let Some(given) = scan("completions", args)? else { return Ok(Command::Help("completions")) };
+    let known = SHELLS.map(|(word, _)| word).join(", ");
+    match given.positionals.as_slice() {
+        [] => given.error(format!("completions needs one of: {known}")),
+        [word] => match SHELLS.iter().find(|(shell, _)| word == shell) {
+            Some((_, shell)) => Ok(Command::Completions(*shell)),
+            None => given.error(format!("there are no completions for {}; there are for {known}", shown(word))),
+        },
+        [_, second, ..] => given.error(format!("unexpected argument {}", shown(second))),
+    }
 }
 
 /// A time in RFC 3339 with any offset, or an age counted back from `now`.

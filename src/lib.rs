@@ -47,6 +47,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(Command::ExampleServer(state)) => {
             printed(commands::example_server::run(&state, &mut std::io::stdin().lock(), &mut out))
         }
+        Ok(Command::Report(args)) => commands::report::run(&args, &mut out, &mut err),
+        Ok(Command::Audit(command)) => commands::audit::run(&command, &mut out, &mut err),
+        Ok(Command::Completions(shell)) => printed(write!(out, "{}", commands::completions::script(shell))),
+        Ok(Command::Man) => printed(write!(out, "{}", commands::man::page())),
         Err(usage) => {
             // With standard error closed there is nobody left to tell.
             let _ = writeln!(err, "{usage}");

@@ -105,7 +105,38 @@ fn prc_6_server_arguments_arrive_exactly_as_given() {
 fn usage_errors_name_the_token_and_the_help_to_read() {
     for (line, message, topic) in [
         ("rum", "unknown command rum; did you mean run?", ""),
-        ("report", "unknown command report", ""),
+        ("report now", "unexpected argument now", "report"),
+        ("report --json --csv", "--json and --csv exclude each other", "report"),
+        ("report --html a --openmetrics a", "--html and --openmetrics name the same file", "report"),
+        ("report --group-by tool,tool", "--group-by: tool is there twice", "report"),
+        (
+            "report --group-by toll",
+            "--group-by: toll is not one of caller, server, tool, class, decision, hour, day; did you mean tool?",
+            "report",
+        ),
+        (
+            "report --json --no-header",
+            "--no-header without a table: give it with --csv or with none of the others",
+            "report",
+        ),
+        (
+            "report --since 1h --until 2h",
+            "--since (2026-11-30T09:00:00.000Z) lies after --until (2026-11-30T08:00:00.000Z)",
+            "report",
+        ),
+        ("audit", "audit needs one of: list, verify, head", "audit"),
+        ("audit list --kind lost", "--kind: lost is not one of captured, denied, replayed", "audit list"),
+        ("audit list --json --no-header", "--json has no header that --no-header could leave out", "audit list"),
+        ("audit list --since 2030-01-01T00:00:00Z --until 1h",
+            "--since (2030-01-01T00:00:00.000Z) lies after --until (2026-11-30T09:00:00.000Z)", "audit list"),
+        (
+            "audit verify --anchor 7",
+            "--anchor: 7 is not what mcprelay audit head prints: a number, a colon and 64 hex digits",
+            "audit verify",
+        ),
+        ("completions", "completions needs one of: bash, zsh, fish", "completions"),
+        ("completions tcsh", "there are no completions for tcsh; there are for bash, zsh, fish", "completions"),
+        ("man bash", "unexpected argument bash", "man"),
         ("serve", "unknown command serve", ""),
         ("--bogus", "unknown option --bogus", ""),
         ("--tim-ms 5 -- cat", "unknown option --tim-ms", ""),
@@ -303,9 +334,75 @@ fn every_help_names_its_options_exit_codes_and_a_working_example() {
 #[test]
 fn the_overview_lists_every_command() {
     let text = help("");
-    for spec in COMMANDS.iter().filter(|spec| !matches!(spec.words, "" | "replay" | "policy")) {
+    for spec in COMMANDS.iter().filter(|spec| !matches!(spec.words, "" | "replay" | "policy" | "audit")) {
         assert!(text.contains(&format!("\n  {}  ", spec.words)), "{} is not in\n{text}", spec.words);
     }
     assert!(help("replay").contains("\n  replay inspect  "));
     assert!(!help("replay").contains("policy test"));
+}
+
+#[test]
+fn report_takes_its_filters_and_a_day_unless_told_otherwise() {
+    let report = |line: &str| match words(line) {
+        Ok(Command::Report(args)) => args,
+        other => panic!("{line}: {other:?}"),
+    };
+    let plain = report("report");
+    assert_eq!((plain.since, plain.until), (Wall(NOW.0 - 86_400_000), NOW));
+    assert_eq!(plain.group_by, [Dimension::Caller, Dimension::Server, Dimension::Tool]);
+    assert!(plain.header && !plain.csv && !plain.json);
+    // A day before the end, not before now.
+    assert_eq!(report("report --until 7d").since, Wall(NOW.0 - 8 * 86_400_000));
+    let args = report("report --since 2h --tool r* --caller c --server s --group-by class,hour --csv --no-header");
+    assert_eq!((args.since, args.until), (Wall(NOW.0 - 7_200_000), NOW));
+    assert_eq!(args.tool.as_deref(), Some("r*"));
+    assert_eq!((args.caller.as_deref(), args.server.as_deref()), (Some("c"), Some("s")));
+    assert_eq!(args.group_by, [Dimension::Class, Dimension::Hour]);
+    assert!(args.csv && !args.header);
+    let files = report("report --html a --openmetrics b --json");
+    assert_eq!((files.html, files.openmetrics, files.json), (Some("a".into()), Some("b".into()), true));
+    for (word, dimension) in Dimension::ALL {
+        assert_eq!(dimension.as_str(), word);
+    }
+}
+
+#[test]
+fn audit_commands_take_their_filters_and_anchors() {
+    let Ok(Command::Audit(AuditCommand::List(args))) =
+        words("audit list --kind denied --tool t --caller c --correlation-id i --record r --since 1h --limit 7 --json")
+    else {
+        panic!("refused")
+    };
+    let text = |text: &str| Some(text.to_owned());
+    let filter = AuditFilter {
+        kind: text("denied"),
+        tool: text("t"),
+        caller: text("c"),
+        correlation_id: text("i"),
+        record_id: text("r"),
+        since: Some(Wall(NOW.0 - 3_600_000)),
+        until: None,
+    };
+    assert_eq!((args.filter, args.limit, args.json), (filter, 7, true));
+    let hash = "a".repeat(64);
+    let Ok(Command::Audit(AuditCommand::Verify(args))) =
+        words(&format!("audit verify --anchor 1:{hash} --anchor=2:{hash}"))
+    else {
+        panic!("refused")
+    };
+    assert_eq!(args.anchors.iter().map(|anchor| anchor.seq).collect::<Vec<_>>(), [1, 2]);
+}
+
+#[test]
+fn the_help_names_every_word_that_an_option_takes() {
+    let named = |words: &str, option: &str, known: &[&str]| {
+        let option = spec(words).options.iter().find(|known| known.name == option).expect("there is one");
+        for word in known {
+            assert!(option.help.contains(word), "mcprelay {words} --{}: {word} is missing", option.name);
+        }
+    };
+    named("audit list", "kind", &AuditKind::ALL.iter().map(|kind| kind.as_str()).collect::<Vec<_>>());
+    named("report", "group-by", &Dimension::ALL.map(|(word, _)| word));
+    named("replay list", "status", &STATUSES);
+    named("replay list", "class", &CLASSES.map(|(word, _)| word));
 }

@@ -32,8 +32,17 @@ pub(crate) fn load(config: Option<&Path>, err: &mut dyn Write) -> Result<Setting
 
 /// The places of the queue.
 pub(crate) fn queue_place(settings: &Settings) -> Place {
+    place(&settings.queue.path)
+}
+
+/// The places of the history.
+pub(crate) fn history_place(settings: &Settings) -> Place {
+    place(&settings.store.path)
+}
+
+fn place(path: &Path) -> Place {
     let state = state_dir(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"));
-    Place::new(&settings.queue.path, state.as_deref())
+    Place::new(path, state.as_deref())
 }
 
 /// A record with the queue it is in.
