@@ -720,7 +720,7 @@ pub fn help(topic: &str) -> String {
     let below: Vec<&CommandSpec> = COMMANDS
         .iter()
         .filter(|other| match spec.words {
-            "" => !other.words.is_empty() && !has_subcommands(other),
+            "" => !other.words.is_empty() && !is_group(other),
             words => other.words.strip_prefix(words).is_some_and(|rest| rest.starts_with(' ')),
         })
         .collect();
@@ -748,7 +748,8 @@ pub fn help(topic: &str) -> String {
 }
 
 /// Whether the command is only the first word of others.
-pub(crate) fn has_subcommands(spec: &CommandSpec) -> bool {
+#[must_use]
+pub fn is_group(spec: &CommandSpec) -> bool {
     let rest = |other: &CommandSpec| other.words.strip_prefix(spec.words).is_some_and(|rest| rest.starts_with(' '));
     !spec.words.is_empty() && COMMANDS.iter().any(rest)
 }

@@ -1,7 +1,9 @@
 //! Tests that run the real binary against real processes.
 #![allow(clippy::disallowed_methods, reason = "tests watch real processes in real time")]
 
+mod audit;
 mod chroot;
+mod cli_texts;
 mod config;
 mod features;
 mod framing;
@@ -12,6 +14,8 @@ mod pipes;
 mod processes;
 mod real_servers;
 mod replay;
+mod report;
 mod retries;
+mod shells;
 mod support;
 mod timing;

@@ -127,8 +127,11 @@ fn usage_errors_name_the_token_and_the_help_to_read() {
         ("audit", "audit needs one of: list, verify, head", "audit"),
         ("audit list --kind lost", "--kind: lost is not one of captured, denied, replayed", "audit list"),
         ("audit list --json --no-header", "--json has no header that --no-header could leave out", "audit list"),
-        ("audit list --since 2030-01-01T00:00:00Z --until 1h",
-            "--since (2030-01-01T00:00:00.000Z) lies after --until (2026-11-30T09:00:00.000Z)", "audit list"),
+        (
+            "audit list --since 2030-01-01T00:00:00Z --until 1h",
+            "--since (2030-01-01T00:00:00.000Z) lies after --until (2026-11-30T09:00:00.000Z)",
+            "audit list",
+        ),
         (
             "audit verify --anchor 7",
             "--anchor: 7 is not what mcprelay audit head prints: a number, a colon and 64 hex digits",

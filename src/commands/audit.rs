@@ -195,11 +195,7 @@ fn verify(args: &AuditVerifyArgs, out: &mut dyn Write, err: &mut dyn Write) -> E
     let anchors: Vec<(&Anchor, bool, String)> =
         args.anchors.iter().enumerate().map(|(at, anchor)| judged(anchor, at, &checked)).collect();
     let ok = checked.iter().all(|file| file.verified.breaks.is_empty()) && anchors.iter().all(|(_, ok, _)| *ok);
-    let text = if args.json {
-        verify_json(ok, &checked, &anchors)
-    } else {
-        verify_text(&place, &checked, &anchors)
-    };
+    let text = if args.json { verify_json(ok, &checked, &anchors) } else { verify_text(&place, &checked, &anchors) };
     let status = written(out.write_all(text.as_bytes()).and_then(|()| out.flush()), err);
     if ok { status } else { ExitStatus::Failure }
 }
@@ -225,7 +221,9 @@ fn judged<'a>(anchor: &'a Anchor, at: usize, checked: &[Checked]) -> (&'a Anchor
     let seq = anchor.seq;
     let found = checked.iter().filter_map(|file| file.anchors[at]).max();
     let (ok, text) = match found {
-        Some(true) if seq == 0 => (true, "was taken of a trail without rows and proves nothing of later ones".to_owned()),
+        Some(true) if seq == 0 => {
+            (true, "was taken of a trail without rows and proves nothing of later ones".to_owned())
+        }
         Some(true) => (true, format!("row {seq} is as it was, and so is every row before it that no line above names")),
         Some(false) => (false, format!("row {seq} is not what it was when the anchor was taken")),
         None if seq == 0 && *anchor == Anchor::empty() => (true, "there was no row, and there is none".to_owned()),

@@ -107,11 +107,8 @@ fn bash() -> String {
         }
         let space = if spec.words.is_empty() { "" } else { " " };
         let pattern = format!("'{space}{}'", spec.words);
-        let _ = writeln!(
-            out,
-            "        {pattern}) COMPREPLY=($(compgen -W '{}' -- \"$current\")) ;;",
-            offered.join(" ")
-        );
+        let _ =
+            writeln!(out, "        {pattern}) COMPREPLY=($(compgen -W '{}' -- \"$current\")) ;;", offered.join(" "));
     }
     out.push_str("    esac\n}\ncomplete -F _mcprelay mcprelay\n");
     out
@@ -226,7 +223,8 @@ mod tests {
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
             let script = script(shell);
             for option in COMMANDS.iter().flat_map(|spec| spec.options) {
-                let spelled = if shell == Shell::Fish { format!("-l {}", option.name) } else { format!("--{}", option.name) };
+                let spelled =
+                    if shell == Shell::Fish { format!("-l {}", option.name) } else { format!("--{}", option.name) };
                 assert!(script.contains(&spelled), "{shell:?}: {spelled}");
             }
         }

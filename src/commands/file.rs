@@ -28,7 +28,7 @@ pub(crate) fn replace(path: &Path, audience: Audience, content: &[u8]) -> Result
     let Some(name) = path.file_name() else {
         return Err(StoreError::new(path, "write", Fault::Other, "it is no name of a file"));
     };
-    let random = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
+    let random = crate::random::u64();
     // Beside it, because a file cannot be renamed into another file system; the dot hides it from collectors.
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
@@ -79,10 +79,9 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_written_is_named_and_nothing_is_left_behind() {
         let dir = TestDir::new();
-        for (path, reason) in [
-            (dir.path().to_owned(), "it is a directory"),
-            (dir.path().join("missing/page.html"), "No such file"),
-        ] {
+        for (path, reason) in
+            [(dir.path().to_owned(), "it is a directory"), (dir.path().join("missing/page.html"), "No such file")]
+        {
             let error = replace(&path, Audience::Owner, b"x").expect_err("refused").to_string();
             assert!(error.contains(&path.display().to_string()) && error.contains(reason), "{error}");
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::cli::{COMMANDS, CommandSpec, has_subcommands};
+use crate::cli::{COMMANDS, CommandSpec, is_group};
 
 /// The page in the language of `man`.
 #[must_use]
@@ -13,7 +13,7 @@ pub fn page() -> String {
     let _ = writeln!(out, ".TH MCPRELAY 1 \"\" \"mcprelay {version}\" \"User Commands\"");
     let _ = writeln!(out, ".SH NAME\nmcprelay \\- {}", text(lower_first(program.about).trim_end_matches('.')));
     out.push_str(".SH SYNOPSIS\n");
-    let shown = || COMMANDS.iter().filter(|spec| !spec.words.is_empty() && !has_subcommands(spec));
+    let shown = || COMMANDS.iter().filter(|spec| !spec.words.is_empty() && !is_group(spec));
     for (n, spec) in shown().enumerate() {
         if n > 0 {
             out.push_str(".br\n");
@@ -88,10 +88,15 @@ mod tests {
     #[test]
     fn every_command_with_every_option_is_in_the_page() {
         let page = page();
-        for spec in COMMANDS.iter().filter(|spec| !spec.words.is_empty() && !has_subcommands(spec)) {
+        for spec in COMMANDS.iter().filter(|spec| !spec.words.is_empty() && !is_group(spec)) {
             let section = page.split(&format!(".SS \"mcprelay {}\"", text(spec.words))).nth(1).expect(spec.words);
             for option in spec.options {
-                assert!(section.contains(&format!("\\-\\-{}\\fR", text(option.name))), "{} {}", spec.words, option.name);
+                assert!(
+                    section.contains(&format!("\\-\\-{}\\fR", text(option.name))),
+                    "{} {}",
+                    spec.words,
+                    option.name
+                );
             }
         }
     }

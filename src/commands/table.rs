@@ -108,11 +108,8 @@ impl<'o> Table<'o> {
     /// Decides the widths and writes the rows that waited for them.
     fn release(&mut self) -> io::Result<()> {
         if self.widths.is_none() {
-            let mut widths: Vec<usize> = self
-                .columns
-                .iter()
-                .map(|column| if self.header { display_width(&column.title) } else { 0 })
-                .collect();
+            let mut widths: Vec<usize> =
+                self.columns.iter().map(|column| if self.header { display_width(&column.title) } else { 0 }).collect();
             for row in &self.waiting {
                 for (width, cell) in widths.iter_mut().zip(row) {
                     *width = (*width).max(display_width(&cell.text));

@@ -126,12 +126,7 @@ impl History {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn events(
-        &self,
-        since: Wall,
-        until: Wall,
-        take: &mut dyn FnMut(&StoredEvent<'_>),
-    ) -> Result<(), StoreError> {
+    pub fn events(&self, since: Wall, until: Wall, take: &mut dyn FnMut(&StoredEvent<'_>)) -> Result<(), StoreError> {
         let mut after = (since.0, String::new());
         loop {
             let next = self.events_stretch(&after, until, take).map_err(|error| self.failed(&error))?;
@@ -247,8 +242,7 @@ impl History {
         add("at >=", filter.since.map(|at| Value::Integer(at.0)));
         add("at <=", filter.until.map(|at| Value::Integer(at.0)));
         let wheres = wheres.join(" AND ");
-        let sql =
-            format!("SELECT {AUDIT_COLUMNS} FROM audit WHERE {wheres} ORDER BY seq DESC LIMIT {AUDIT_STRETCH}");
+        let sql = format!("SELECT {AUDIT_COLUMNS} FROM audit WHERE {wheres} ORDER BY seq DESC LIMIT {AUDIT_STRETCH}");
         let mut statement = self.conn.prepare_cached(&sql)?;
         let mut rows = statement.query(params_from_iter(values))?;
         let mut count = 0;

@@ -17,7 +17,8 @@ pub(super) struct Schema {
 pub(super) const QUEUE: Schema = Schema {
     name: "queue",
     application_id: 0x6D63_7271,
-    migrations: &["
+    migrations: &[
+        "
 CREATE TABLE failures (
     id                TEXT PRIMARY KEY,
     schema_version    INTEGER NOT NULL,
@@ -74,12 +75,14 @@ CREATE TABLE executions (
 CREATE UNIQUE INDEX executions_key ON executions (server_name, tool_name, key) WHERE key IS NOT NULL;
 CREATE UNIQUE INDEX executions_unkeyed ON executions (server_name, tool_name, arguments_hash) WHERE key IS NULL;
 CREATE INDEX executions_hash ON executions (server_name, tool_name, arguments_hash);
-", "
+",
+        "
 -- What the report tells of the queue, without a look at the records themselves, which can be large.
 DROP INDEX failures_tool;
 CREATE INDEX failures_health ON failures
     (tool_name, failure_class, replay_status, server_name, caller_identity, captured_at);
-"],
+",
+    ],
     durable: true,
 };
 
@@ -87,7 +90,8 @@ CREATE INDEX failures_health ON failures
 pub(super) const HISTORY: Schema = Schema {
     name: "history",
     application_id: 0x6D63_7268,
-    migrations: &["
+    migrations: &[
+        "
 CREATE TABLE audit (
     seq             INTEGER PRIMARY KEY AUTOINCREMENT,
     id              TEXT NOT NULL UNIQUE,
@@ -120,7 +124,8 @@ CREATE TABLE call_events (
     dead_letter_id   TEXT
 ) WITHOUT ROWID;
 CREATE INDEX call_events_at ON call_events (at);
-", "
+",
+        "
 -- Events are kept in the order of their time: a report reads one stretch of the file, pruning deletes one, and no index
 -- is needed beside the table. What the report reads stands first.
 DROP INDEX call_events_at;
@@ -149,6 +154,7 @@ INSERT INTO call_events
     FROM call_events_by_id ORDER BY at, id;
 DROP TABLE call_events_by_id;
 CREATE INDEX audit_kind ON audit (kind, at);
-"],
+",
+    ],
     durable: false,
 };

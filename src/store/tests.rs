@@ -849,10 +849,12 @@ fn an_update_of_the_tables_that_fails_half_way_leaves_the_file_as_it_was() {
     assert!(text.contains("history.db") && text.contains("call_events_by_id"), "{text}");
     let conn = history(dir.path());
     assert_eq!(count(&conn, "call_events"), 10);
-    conn.execute_batch("INSERT INTO call_events SELECT 'new', 1, correlation_id, caller_type, caller_identity, server,
+    conn.execute_batch(
+        "INSERT INTO call_events SELECT 'new', 1, correlation_id, caller_type, caller_identity, server,
         tool, decision, class, executed, latency_ms, request_bytes, response_bytes, attempt, dead_letter_id
-        FROM call_events LIMIT 1; DROP TABLE call_events_by_id")
-        .expect("the tables are those of the first version");
+        FROM call_events LIMIT 1; DROP TABLE call_events_by_id",
+    )
+    .expect("the tables are those of the first version");
     running.finish();
     assert_eq!(count(&history(dir.path()), "call_events"), 12, "it works again once nothing is in the way");
 }

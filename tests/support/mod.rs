@@ -9,6 +9,7 @@ pub(crate) mod conversation;
 pub(crate) mod json;
 pub(crate) mod peers;
 pub(crate) mod process;
+pub(crate) mod records;
 pub(crate) mod session;
 pub(crate) mod temp;
 

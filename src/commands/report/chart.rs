@@ -126,7 +126,7 @@ impl Chart<'_> {
                 WIDTH - RIGHT,
                 LEFT - 8.0,
                 at + 4.0,
-                tick_text(value)
+                tick_text(value, scale)
             );
         }
         let step = self.at.len().div_ceil(X_TICKS).max(1);
@@ -166,11 +166,13 @@ fn nice(most: f64) -> f64 {
     }
 }
 
-fn tick_text(value: f64) -> String {
-    match value {
-        value if value >= 1_000_000.0 => format!("{}M", value / 1_000_000.0),
-        value if value >= 10_000.0 => format!("{}k", value / 1_000.0),
-        value => format!("{value}"),
+/// A value on an axis that ends at `scale`, which decides the unit for all of its ticks.
+fn tick_text(value: f64, scale: f64) -> String {
+    match scale {
+        _ if value == 0.0 => "0".to_owned(),
+        scale if scale >= 1_000_000.0 => format!("{}M", value / 1_000_000.0),
+        scale if scale >= 10_000.0 => format!("{}k", value / 1_000.0),
+        _ => format!("{value}"),
     }
 }
 
@@ -186,20 +188,16 @@ mod tests {
             assert_eq!(nice(most), expected, "{most}");
         }
         assert!(nice(1e18) >= 1e18);
-        assert_eq!([0.0, 250.0, 20_000.0, 2_500_000.0].map(tick_text), ["0", "250", "20k", "2.5M"]);
+        assert_eq!([0.0, 250.0].map(|value| tick_text(value, 1_000.0)), ["0", "250"]);
+        assert_eq!([0.0, 5_000.0, 20_000.0].map(|value| tick_text(value, 20_000.0)), ["0", "5k", "20k"]);
+        assert_eq!(tick_text(2_500_000.0, 10_000_000.0), "2.5M");
     }
 
     #[test]
     fn a_line_has_a_gap_where_there_is_no_value_and_a_lonely_value_is_seen() {
         let at: Vec<Wall> = (0..5).map(|n| Wall(n * 60_000)).collect();
-        let chart = Chart {
-            id: "c",
-            title: "T",
-            description: "a <b>".to_owned(),
-            unit: " ms",
-            at: &at,
-            slice_ms: 60_000,
-        };
+        let chart =
+            Chart { id: "c", title: "T", description: "a <b>".to_owned(), unit: " ms", at: &at, slice_ms: 60_000 };
         let values = vec![Some(1.0), Some(2.0), None, Some(4.0), None];
         let svg = chart.lines(&[Series { class: "s1", name: "p50", values }]);
         let path = svg.split("class=\"line s1\" d=\"").nth(2).expect("behind the legend").split('"').next();

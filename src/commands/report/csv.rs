@@ -2,8 +2,8 @@
 
 use std::io::{self, Write};
 
-use super::gather::Member;
 use super::Report;
+use super::gather::Member;
 
 /// Writes the rows.
 ///
@@ -34,8 +34,7 @@ pub(super) fn write(report: &Report, header: bool, out: &mut dyn Write) -> io::R
     for group in &report.calls.groups {
         let sums = &group.sums;
         let percentile = |at: usize| sums.percentiles().map_or(String::new(), |all| all[at].to_string());
-        let errors: Vec<String> =
-            sums.top_classes().iter().map(|(class, count)| format!("{class}={count}")).collect();
+        let errors: Vec<String> = sums.top_classes().iter().map(|(class, count)| format!("{class}={count}")).collect();
         let mut cells: Vec<String> = group
             .members
             .iter()
@@ -46,8 +45,7 @@ pub(super) fn write(report: &Report, header: bool, out: &mut dyn Write) -> io::R
                 Member::Other => "(other)".to_owned(),
             })
             .collect();
-        let counts =
-            [sums.calls, sums.allowed, sums.denied, sums.failed, sums.cancelled, sums.retried, sums.replayed];
+        let counts = [sums.calls, sums.allowed, sums.denied, sums.failed, sums.cancelled, sums.retried, sums.replayed];
         cells.extend(counts.iter().map(u64::to_string));
         cells.extend([sums.error_rate().to_string(), sums.latencies.total().to_string()]);
         cells.extend([percentile(0), percentile(1), percentile(2)]);

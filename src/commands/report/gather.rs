@@ -69,13 +69,14 @@ impl Sums {
 
     /// Classes of failures, the most frequent first.
     pub(crate) fn top_classes(&self) -> Vec<(&str, u64)> {
-        let mut classes: Vec<(&str, u64)> = self.classes.iter().map(|(class, count)| (class.as_str(), *count)).collect();
+        let mut classes: Vec<(&str, u64)> =
+            self.classes.iter().map(|(class, count)| (class.as_str(), *count)).collect();
         classes.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
         classes
     }
 
-    /// Gives whether a new latency was kept.
-    fn add(&mut self, event: &StoredEvent<'_>, precision: Precision) -> bool {
+    /// Gives how many more latencies are kept than before.
+    fn add(&mut self, event: &StoredEvent<'_>, precision: Precision) -> usize {
         self.calls += 1;
         match event.decision {
             "allowed" => self.allowed += 1,
@@ -95,7 +96,7 @@ impl Sums {
         self.retried += u64::from(event.attempts > 1);
         self.request_bytes = self.request_bytes.saturating_add(event.request_bytes);
         self.response_bytes = self.response_bytes.saturating_add(event.response_bytes);
-        executed(event) && self.latencies.add(event.latency_ms, precision)
+        if executed(event) { self.latencies.add(event.latency_ms, precision) } else { 0 }
     }
 
     fn merge(&mut self, other: &Sums) {
@@ -169,19 +170,32 @@ type Key = [u32; Dimension::ALL.len()];
 const OTHER: u32 = u32::MAX;
 const NONE: u32 = u32::MAX - 1;
 
+/// Places in front of a map where what was found last is found again, by a hash that is quick rather than good. Most
+/// events are of few groups, and a look into the map for each would take longer than reading the event.
+const SLOTS: usize = 4_096;
+
+/// FNV-1a over the words, down to a slot.
+fn slot(words: impl Iterator<Item = u64>) -> usize {
+    let hash = words.fold(0xcbf2_9ce4_8422_2325_u64, |hash, word| (hash ^ word).wrapping_mul(0x0100_0000_01b3));
+    usize::try_from(hash >> 40).unwrap_or(0) % SLOTS
+}
+
 /// Names as numbers, few enough to be kept.
-#[derive(Default)]
 struct Names {
     numbers: BTreeMap<String, u32>,
     names: Vec<String>,
     bytes: usize,
-    /// The last one asked for, by the place that asks: neighbours in time often agree.
-    last: [u32; 5],
+    slots: Vec<u32>,
 }
 
 impl Names {
-    fn number(&mut self, place: usize, name: &str) -> u32 {
-        let last = self.last[place];
+    fn new() -> Names {
+        Names { numbers: BTreeMap::new(), names: Vec::new(), bytes: 0, slots: vec![OTHER; SLOTS] }
+    }
+
+    fn number(&mut self, name: &str) -> u32 {
+        let slot = slot(name.bytes().map(u64::from));
+        let last = self.slots[slot];
         if self.names.get(last as usize).is_some_and(|known| known == name) {
             return last;
         }
@@ -196,7 +210,7 @@ impl Names {
                 number
             }
         };
-        self.last[place] = number;
+        self.slots[slot] = number;
         number
     }
 
@@ -216,7 +230,8 @@ pub(crate) struct Gather {
     names: Names,
     keys: BTreeMap<Key, usize>,
     sums: Vec<Sums>,
-    last: Option<(Key, usize)>,
+    /// See [`SLOTS`].
+    slots: Vec<Option<(Key, usize)>>,
     /// What the tool filter said of the last name.
     verdict: Option<(String, bool)>,
     slices: Vec<Slice>,
@@ -232,10 +247,10 @@ impl Gather {
         Gather {
             filter,
             dimensions: dimensions.to_vec(),
-            names: Names::default(),
+            names: Names::new(),
             keys: BTreeMap::new(),
             sums: Vec::new(),
-            last: None,
+            slots: vec![None; SLOTS],
             verdict: None,
             slices,
             slice_ms,
@@ -251,10 +266,9 @@ impl Gather {
         }
         let key = self.key(event.at, event.caller, event.server, event.tool, Some(event));
         let group = self.group(key);
-        self.distinct += usize::from(self.sums[group].add(event, self.precision));
+        self.distinct += self.sums[group].add(event, self.precision);
         if let Some(slice) = self.slice(event.at) {
-            let kept = self.slices[slice].sums.add(event, self.precision);
-            self.distinct += usize::from(kept);
+            self.distinct += self.slices[slice].sums.add(event, self.precision);
         }
         if self.distinct > LATENCIES_MAX {
             self.coarsen();
@@ -294,15 +308,15 @@ impl Gather {
         for (place, dimension) in self.dimensions.iter().enumerate() {
             let unit = |length: i64| u32::try_from(at.0.div_euclid(length)).unwrap_or(0);
             key[place] = match dimension {
-                Dimension::Caller => self.names.number(0, caller),
-                Dimension::Server => self.names.number(1, server),
-                Dimension::Tool => self.names.number(2, tool),
+                Dimension::Caller => self.names.number(caller),
+                Dimension::Server => self.names.number(server),
+                Dimension::Tool => self.names.number(tool),
                 Dimension::Class => match event.and_then(|event| event.class) {
-                    Some(class) => self.names.number(3, class),
+                    Some(class) => self.names.number(class),
                     None => NONE,
                 },
                 // A replay is told by a call event of its own as well; here it is a decision of its own kind.
-                Dimension::Decision => self.names.number(4, event.map_or("replayed", |event| event.decision)),
+                Dimension::Decision => self.names.number(event.map_or("replayed", |event| event.decision)),
                 Dimension::Hour => unit(HOUR_MS),
                 Dimension::Day => unit(24 * HOUR_MS),
             };
@@ -311,17 +325,22 @@ impl Gather {
     }
 
     fn group(&mut self, key: Key) -> usize {
-        if let Some((last, group)) = self.last
+        let slot = slot(key.iter().map(|number| u64::from(*number)));
+        if let Some((last, group)) = self.slots[slot]
             && last == key
         {
             return group;
         }
-        let key = if self.keys.len() >= GROUPS_MAX && !self.keys.contains_key(&key) { [OTHER; Dimension::ALL.len()] } else { key };
+        let key = if self.keys.len() >= GROUPS_MAX && !self.keys.contains_key(&key) {
+            [OTHER; Dimension::ALL.len()]
+        } else {
+            key
+        };
         let group = *self.keys.entry(key).or_insert_with(|| {
             self.sums.push(Sums::default());
             self.sums.len() - 1
         });
-        self.last = Some((key, group));
+        self.slots[slot] = Some((key, group));
         group
     }
 
@@ -342,6 +361,8 @@ impl Gather {
 
     /// The sums, most calls first.
     pub(crate) fn finish(mut self) -> Gathered {
+        let slices = self.slices.iter_mut().map(|slice| &mut slice.sums);
+        self.sums.iter_mut().chain(slices).for_each(|sums| sums.latencies.settle());
         let mut totals = Sums::default();
         let mut groups: Vec<Group> = Vec::new();
         for (key, at) in &self.keys {
@@ -415,8 +436,13 @@ mod tests {
         let not_sent = StoredEvent { class: Some("circuit_open"), executed: Some("no"), ..event("a", "failed", 1) };
         let found = gathered(
             &[],
-            &[event("a", "allowed", 100), event("a", "denied", 0), event("a", "cancelled", 5_000),
-              event("a", "failed", 300), not_sent],
+            &[
+                event("a", "allowed", 100),
+                event("a", "denied", 0),
+                event("a", "cancelled", 5_000),
+                event("a", "failed", 300),
+                not_sent,
+            ],
         );
         assert_eq!(found.totals.percentiles(), Some([100, 300, 300]));
         let Sums { calls, allowed, denied, failed, cancelled, .. } = found.totals;
@@ -426,7 +452,8 @@ mod tests {
 
     #[test]
     fn rows_are_told_apart_by_what_was_asked_for_the_most_calls_first() {
-        let events = [event("b", "allowed", 1), event("a", "failed", 1), event("c", "allowed", 1), event("b", "allowed", 1)];
+        let events =
+            [event("b", "allowed", 1), event("a", "failed", 1), event("c", "allowed", 1), event("b", "allowed", 1)];
         let members = |dimensions: &[Dimension]| -> Vec<Vec<Member>> {
             gathered(dimensions, &events).groups.into_iter().map(|group| group.members).collect()
         };
@@ -455,10 +482,13 @@ mod tests {
         };
         let count = |filter: Filter| {
             let mut gather = Gather::new(filter, &[Dimension::Server, Dimension::Tool], None);
-            for (caller, tool, server) in
-                [("local", "read_a", Some("files")), ("local", "write", Some("files")), ("ci", "read_a", Some("files")),
-                 ("local", "read_a", Some("git")), ("local", "read_a", None)]
-            {
+            for (caller, tool, server) in [
+                ("local", "read_a", Some("files")),
+                ("local", "write", Some("files")),
+                ("ci", "read_a", Some("files")),
+                ("local", "read_a", Some("git")),
+                ("local", "read_a", None),
+            ] {
                 gather.replay(&replay(caller, tool), server);
             }
             let found = gather.finish();
@@ -491,7 +521,9 @@ mod tests {
 
     #[test]
     fn slices_cover_the_time_with_round_lengths() {
-        for (span, length) in [(0, 60_000), (3_600_000, 60_000), (86_400_000, 15 * 60_000), (30 * 86_400_000, 720 * 60_000)] {
+        for (span, length) in
+            [(0, 60_000), (3_600_000, 60_000), (86_400_000, 15 * 60_000), (30 * 86_400_000, 720 * 60_000)]
+        {
             let from = 1_796_032_800_000;
             let (slices, found) = sliced(Wall(from), Wall(from + span));
             assert_eq!(found, length, "{span}");

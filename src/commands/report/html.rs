@@ -79,7 +79,8 @@ fn charts(report: &Report, out: &mut String) {
     }
     let at: Vec<Wall> = slices.iter().map(|slice| slice.at).collect();
     let slice = age_text(report.calls.slice_ms);
-    let values = |value: &dyn Fn(&Sums) -> Option<f64>| slices.iter().map(|slice| value(&slice.sums)).collect::<Vec<_>>();
+    let values =
+        |value: &dyn Fn(&Sums) -> Option<f64>| slices.iter().map(|slice| value(&slice.sums)).collect::<Vec<_>>();
     let percentile = |at: usize| values(&move |sums| sums.percentiles().map(|all| all[at] as f64));
     let count = |count: fn(&Sums) -> u64| values(&move |sums| Some(count(sums) as f64));
     let series = |class, name, values| Series { class, name, values };
@@ -87,7 +88,8 @@ fn charts(report: &Report, out: &mut String) {
         let most = slices.iter().map(|slice| (values(slice), slice.at)).max_by_key(|(value, at)| (*value, -at.0));
         most.map_or(String::new(), |(value, at)| format!("{} at {}", grouped(value), at.to_rfc3339()))
     };
-    let chart = |id, title, unit, description| Chart { id, title, description, unit, at: &at, slice_ms: report.calls.slice_ms };
+    let chart =
+        |id, title, unit, description| Chart { id, title, description, unit, at: &at, slice_ms: report.calls.slice_ms };
 
     let p99 = |slice: &Slice| slice.sums.percentiles().map_or(0, |all| all[2]);
     let text = format!(
@@ -95,11 +97,8 @@ fn charts(report: &Report, out: &mut String) {
         highest(&p99)
     );
     let latency = chart("latency", "Latency", " ms", text);
-    let lines = [
-        series("p50", "p50", percentile(0)),
-        series("p95", "p95", percentile(1)),
-        series("p99", "p99", percentile(2)),
-    ];
+    let lines =
+        [series("p50", "p50", percentile(0)), series("p95", "p95", percentile(1)), series("p99", "p99", percentile(2))];
     let _ = writeln!(out, "{}", latency.lines(&lines));
 
     let text = format!("Bars in slices of {slice}. The most failures are {}.", highest(&|slice| slice.sums.failed));
@@ -138,8 +137,19 @@ fn calls(report: &Report, out: &mut String) {
     let names = report.group_by.len();
     let mut titles: Vec<String> = report.group_by.iter().map(|dimension| capitalised(dimension.as_str())).collect();
     let sums = [
-        "Calls", "Allowed", "Denied", "Failed", "Cancelled", "Retried", "Replayed", "Failed %", "p50 ms", "p95 ms",
-        "p99 ms", "Request bytes", "Response bytes",
+        "Calls",
+        "Allowed",
+        "Denied",
+        "Failed",
+        "Cancelled",
+        "Retried",
+        "Replayed",
+        "Failed %",
+        "p50 ms",
+        "p95 ms",
+        "p99 ms",
+        "Request bytes",
+        "Response bytes",
     ];
     titles.extend(sums.map(str::to_owned));
     titles.push("Errors".to_owned());
@@ -151,9 +161,7 @@ fn calls(report: &Report, out: &mut String) {
         let millis = |at: usize| percentiles.map_or("–".to_owned(), |all| grouped(all[at]));
         let classes: Vec<String> =
             sums.top_classes().iter().map(|(class, count)| format!("{class} {}", grouped(*count))).collect();
-        let counts = [
-            sums.calls, sums.allowed, sums.denied, sums.failed, sums.cancelled, sums.retried, sums.replayed,
-        ];
+        let counts = [sums.calls, sums.allowed, sums.denied, sums.failed, sums.cancelled, sums.retried, sums.replayed];
         let cells = group
             .members
             .iter()

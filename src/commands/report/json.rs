@@ -1,8 +1,8 @@
 //! The report as one JSON document; `docs/cli.md` describes it.
 
+use super::Report;
 use super::gather::{Member, Sums};
 use super::queue::{QueueState, Waiting};
-use super::Report;
 use crate::record::json_out::{Object, array, object, string};
 
 /// The document, on one line.

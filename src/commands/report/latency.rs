@@ -1,13 +1,21 @@
 //! Counts of latencies, for percentiles that are exact as long as memory allows.
 
-use std::collections::BTreeMap;
+use std::mem::take;
 
 /// How many values are kept of each latency. Percentiles are exact until the latencies were rounded.
+///
+/// Most latencies are like others, so they are kept as counts, in a sorted list. New ones wait for company: merging many
+/// into the list costs little more than merging one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Latencies {
-    counts: BTreeMap<u64, u64>,
+    /// Value and count, by value.
+    counts: Vec<(u64, u64)>,
+    waiting: Vec<u64>,
     total: u64,
 }
+
+/// At least so many wait; more where the list is long.
+const WAITING_MIN: usize = 64;
 
 /// How many leading bits of a latency are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,12 +45,44 @@ impl Precision {
 }
 
 impl Latencies {
-    /// Counts a latency in milliseconds. Gives whether it is the first of its value, which takes memory.
-    pub(crate) fn add(&mut self, millis: u64, precision: Precision) -> bool {
+    /// Counts a latency in milliseconds. Gives how many more values take memory than before.
+    pub(crate) fn add(&mut self, millis: u64, precision: Precision) -> usize {
         self.total += 1;
-        let count = self.counts.entry(precision.round(millis)).or_insert(0);
-        *count += 1;
-        *count == 1
+        self.waiting.push(precision.round(millis));
+        if self.waiting.len() < WAITING_MIN.max(self.counts.len() / 4) {
+            return 0;
+        }
+        let before = self.counts.len();
+        self.settle();
+        self.counts.len() - before
+    }
+
+    /// Brings what waits into the list.
+    pub(crate) fn settle(&mut self) {
+        let mut new = take(&mut self.waiting);
+        new.sort_unstable();
+        self.take_in(new.iter().map(|value| (*value, 1)));
+        new.clear();
+        self.waiting = new;
+    }
+
+    /// Merges values and counts that are sorted by value, among which a value may be there more than once.
+    fn take_in(&mut self, new: impl Iterator<Item = (u64, u64)>) {
+        let old = take(&mut self.counts);
+        let mut merged: Vec<(u64, u64)> = Vec::with_capacity(old.len() + WAITING_MIN);
+        let mut push = |(value, count): (u64, u64)| match merged.last_mut() {
+            Some(last) if last.0 == value => last.1 += count,
+            _ => merged.push((value, count)),
+        };
+        let mut old = old.into_iter().peekable();
+        for entry in new {
+            while let Some(earlier) = old.next_if(|(value, _)| *value <= entry.0) {
+                push(earlier);
+            }
+            push(entry);
+        }
+        old.for_each(push);
+        self.counts = merged;
     }
 
     /// How many values take memory.
@@ -57,22 +97,24 @@ impl Latencies {
 
     /// Rounds what is counted.
     pub(crate) fn coarsen(&mut self, precision: Precision) {
-        for (value, count) in std::mem::take(&mut self.counts) {
-            *self.counts.entry(precision.round(value)).or_insert(0) += count;
-        }
+        self.settle();
+        let rounded: Vec<(u64, u64)> =
+            take(&mut self.counts).into_iter().map(|(value, count)| (precision.round(value), count)).collect();
+        self.take_in(rounded.into_iter());
+        self.counts.shrink_to_fit();
     }
 
-    /// Adds what another one counted.
+    /// Adds what another one counted, which must be settled.
     pub(crate) fn merge(&mut self, other: &Latencies) {
+        debug_assert!(other.waiting.is_empty(), "what waits would not be merged");
         self.total += other.total;
-        for (value, count) in &other.counts {
-            *self.counts.entry(*value).or_insert(0) += count;
-        }
+        self.take_in(other.counts.iter().copied());
     }
 
     /// The nearest-rank percentiles, in the order they are asked for, which must be ascending: the smallest value that
-    /// at least so many percent of all are not greater than. `None` of nothing.
+    /// at least so many percent of all are not greater than. `None` of nothing. Everything must be settled.
     pub(crate) fn percentiles<const N: usize>(&self, percents: [u64; N]) -> Option<[u64; N]> {
+        debug_assert!(self.waiting.is_empty(), "what waits would not be counted");
         if self.total == 0 {
             return None;
         }
@@ -101,6 +143,7 @@ mod tests {
         for value in values {
             latencies.add(*value, Precision::EXACT);
         }
+        latencies.settle();
         latencies
     }
 

@@ -86,11 +86,8 @@ fn read(args: &ReportArgs, settings: &Settings, progress: &mut Progress<'_>) -> 
     let queues = records::queue_place(settings).existing();
     let queues: Vec<QueueHealth> =
         queues.iter().map(|path| QueueHealth::open_existing(path, QUEUE_BUSY)).collect::<Result<_, _>>()?;
-    let filter = Filter {
-        tool: args.tool.as_deref().map(Glob::new),
-        caller: args.caller.clone(),
-        server: args.server.clone(),
-    };
+    let filter =
+        Filter { tool: args.tool.as_deref().map(Glob::new), caller: args.caller.clone(), server: args.server.clone() };
 
     // Charts show the time that there are calls of, not the years before the first.
     let mut charted = None;

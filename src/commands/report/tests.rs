@@ -13,6 +13,7 @@ fn sums(failed: u64) -> Sums {
     for millis in [10, 20, 1_500] {
         latencies.add(millis, Precision::EXACT);
     }
+    latencies.settle();
     Sums {
         calls: 5 + failed,
         allowed: 3,
@@ -98,11 +99,8 @@ fn the_page_is_well_formed_and_every_chart_is_told_in_words() {
     }
     assert!(page.contains("The most failures are 1 at 2026-11-30T08:00:00.000Z."), "{page}");
     assert!(page.contains("prefers-color-scheme: dark"));
-    let empty = html::page(&Report {
-        calls: Gather::new(Filter::default(), &[], None).finish(),
-        queue: None,
-        ..report("a")
-    });
+    let empty =
+        html::page(&Report { calls: Gather::new(Filter::default(), &[], None).finish(), queue: None, ..report("a") });
     assert!(empty.contains("There were no calls") && empty.contains("no queue yet") && !empty.contains("<svg"));
 }
 
@@ -139,11 +137,14 @@ fn text_fits_the_width_there_is() {
     }
 }
 
+/// Names and values.
+type Labels = Vec<(String, String)>;
+
 /// One family as a reader of the format sees it.
 #[derive(Debug, Default)]
 struct Family {
     unit: Option<String>,
-    samples: Vec<(String, Vec<(String, String)>, f64)>,
+    samples: Vec<(Labels, f64)>,
 }
 
 /// Reads OpenMetrics text as its grammar has it, of gauges only; panics on whatever breaks a rule.
@@ -187,15 +188,15 @@ fn parsed(text: &str) -> Vec<(String, Family)> {
         assert!(!value.contains(' '), "no time stands behind the value: {line}");
         let value: f64 = value.parse().expect("a number");
         assert!(value.is_finite());
-        assert!(entry.samples.iter().all(|(_, known, _)| *known != labels), "twice the same labels: {line}");
-        entry.samples.push((name.to_owned(), labels, value));
+        assert!(entry.samples.iter().all(|(known, _)| *known != labels), "twice the same labels: {line}");
+        entry.samples.push((labels, value));
     }
     families
 }
 
 /// Labels up to the closing brace, and what follows it.
-fn labels(mut rest: &str) -> (Vec<(String, String)>, &str) {
-    let mut found: Vec<(String, String)> = Vec::new();
+fn labels(mut rest: &str) -> (Labels, &str) {
+    let mut found = Labels::new();
     loop {
         let (name, after) = rest.split_once("=\"").expect("a label");
         assert!(!name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{name}");
@@ -230,8 +231,7 @@ fn metrics_are_valid_whatever_names_are_in_them_and_whatever_rows_were_asked_for
         let has = |labels: &[(String, String)]| {
             wanted.iter().all(|(name, value)| labels.iter().any(|(n, v)| n == name && v == value))
         };
-        let found: Vec<f64> =
-            entry.samples.iter().filter(|(_, labels, _)| has(labels)).map(|(_, _, value)| *value).collect();
+        let found: Vec<f64> = entry.samples.iter().filter(|(labels, _)| has(labels)).map(|(_, value)| *value).collect();
         found[0]
     };
     assert_eq!(value("mcprelay_calls", &[("tool", NASTY), ("outcome", "failed")]), 2.0);
@@ -261,7 +261,10 @@ fn csv_has_one_cell_for_each_title() {
     let counts: Vec<usize> = text.lines().map(|line| line.split(',').count()).collect();
     assert_eq!(counts, [18, 18, 18], "{text}");
     assert!(text.starts_with("caller,server,tool,calls,"));
-    assert!(text.contains("local,files,a,7,3,1,2,1,1,2,0.2857142857142857,3,20,1500,1500,1234,56789,timeout=2\n"), "{text}");
+    assert!(
+        text.contains("local,files,a,7,3,1,2,1,1,2,0.2857142857142857,3,20,1500,1500,1234,56789,timeout=2\n"),
+        "{text}"
+    );
     let mut out = Vec::new();
     csv::write(&report("a"), false, &mut out).expect("written");
     assert_eq!(String::from_utf8_lossy(&out).lines().count(), 2);
@@ -269,13 +272,8 @@ fn csv_has_one_cell_for_each_title() {
 
 #[test]
 fn ages_are_short() {
-    for (millis, text) in [
-        (-5, "0s"),
-        (59_999, "59s"),
-        (60_000, "1m 0s"),
-        (3_661_000, "1h 1m"),
-        (90_061_000, "1d 1h"),
-    ] {
+    for (millis, text) in [(-5, "0s"), (59_999, "59s"), (60_000, "1m 0s"), (3_661_000, "1h 1m"), (90_061_000, "1d 1h")]
+    {
         assert_eq!(age_text(millis), text);
     }
 }

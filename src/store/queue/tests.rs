@@ -1,14 +1,14 @@
 //! Claims and their ends, against real files and many hands.
 
 use super::*;
-use crate::store::db::immutable;
-use crate::store::error::Fault;
-use rusqlite::OpenFlags;
 use crate::record::redact::Redactor;
 use crate::record::stored::Record;
 use crate::record::test_values::letter;
+use crate::store::db::immutable;
+use crate::store::error::Fault;
 use crate::store::place::Place;
 use crate::store::test_dir::TestDir;
+use rusqlite::OpenFlags;
 use std::sync::Barrier;
 
 const LEASE: Duration = Duration::from_secs(60);
