@@ -75,12 +75,21 @@ fn jsn_3_a_call_that_repeats_a_member_is_refused_and_not_forwarded() {
         (call(r#""id":1,"method":"tools/call","params":{"name":"x","_meta":{"a":1,"a":2}}"#), "1"),
         (call(r#""id":1,"id":2,"method":"tools/call","params":{"name":"x"}"#), "null"),
     ];
+    let other_case = [
+        (call(r#""id":1,"method":"ping","Method":"tools/call","params":{"name":"echo"}"#), "1"),
+        (call(r#""id":1,"method":"tools/call","params":{"name":"read_file","Name":"delete_file"}"#), "1"),
+    ];
     let mut session = session("jsn-3").start();
     for (line, id) in &refused {
         session.send(line);
         let error = session.relay.next();
         assert_eq!((error.at("id"), error.at("error.code")), (*id, "-32600"), "{line}: {error:?}");
         assert!(error.at("error.message").contains("occurs twice"), "{error:?}");
+    }
+    for (line, id) in &other_case {
+        session.send(line);
+        let error = session.relay.next();
+        assert_eq!((error.at("id"), error.at("error.code")), (*id, "-32600"), "{line}: {error:?}");
     }
     // A notification is refused in silence.
     session.send(r#"{"jsonrpc":"2.0","method":"tools/call","params":{"name":"x","name":"y"}}"#);
@@ -91,6 +100,16 @@ fn jsn_3_a_call_that_repeats_a_member_is_refused_and_not_forwarded() {
     let frames: Vec<String> =
         ended.seen.iter().filter(|note| note.starts_with('{')).map(|note| same_but_id(note, "1")).collect();
     assert_eq!(frames, [passed]);
+}
+
+#[test]
+fn jsn_3_no_reader_of_lines_finds_a_call_inside_a_notification() {
+    let mut session = session("jsn-3-lines").start();
+    session.send("{\"jsonrpc\":\"2.0\",\"method\":\"x/y\",\"params\":{\"a\":[\r{\"method\":\"tools/call\"}\r]}}");
+    session.call("1", "echo", "{}");
+    let ended = session.finish();
+    let told: Vec<&String> = ended.seen.iter().filter(|note| note.contains("x/y")).collect();
+    assert_eq!(told, [r#"{"jsonrpc":"2.0","method":"x/y","params":{"a":[ {"method":"tools/call"} ]}}"#]);
 }
 
 #[test]

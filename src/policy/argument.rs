@@ -29,18 +29,32 @@ impl ArgPath {
         Ok(ArgPath { segments })
     }
 
-    /// The value at this path; `None` if there is none, also when something on the way is neither object nor array.
-    pub(super) fn find<'a>(&self, arguments: Json<'a>) -> Option<Json<'a>> {
+    /// What stands at this path; nothing also when something on the way is neither object nor array.
+    pub(super) fn find<'a>(&self, arguments: Json<'a>) -> Found<'a> {
         let mut value = arguments;
         for segment in &self.segments {
-            value = match value.kind() {
-                Kind::Object => value.member(&segment.key)?,
-                Kind::Array => value.element(segment.index?)?,
-                Kind::String | Kind::Number | Kind::True | Kind::False | Kind::Null => return None,
+            let next = match value.kind() {
+                Kind::Object if value.members().any(|member| member.key.resembles(&segment.key)) => {
+                    return Found::InDoubt;
+                }
+                Kind::Object => value.member(&segment.key),
+                Kind::Array => segment.index.and_then(|index| value.element(index)),
+                Kind::String | Kind::Number | Kind::True | Kind::False | Kind::Null => None,
             };
+            let Some(next) = next else { return Found::Nothing };
+            value = next;
         }
-        Some(value)
+        Found::Value(value)
     }
+}
+
+/// What a path leads to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Found<'a> {
+    Value(Json<'a>),
+    Nothing,
+    /// A name on the way is there in another case, which some servers take for the same.
+    InDoubt,
 }
 
 /// Splits a path into its names. `.` separates; `\.` is a dot and `\\` a backslash inside a name.
@@ -88,7 +102,11 @@ mod tests {
     fn find(path: &str, arguments: &str) -> Option<String> {
         let path = ArgPath::parse(path).expect("the path is valid");
         let arguments = Json::parse(arguments.as_bytes()).expect("the arguments are valid");
-        path.find(arguments).map(|value| String::from_utf8_lossy(value.text()).into_owned())
+        match path.find(arguments) {
+            Found::Value(value) => Some(String::from_utf8_lossy(value.text()).into_owned()),
+            Found::Nothing => None,
+            Found::InDoubt => Some("in doubt".to_owned()),
+        }
     }
 
     #[test]
@@ -108,7 +126,10 @@ mod tests {
             ("path.x", None),
             (r"a\.b", Some("1")),
             (r"a\\.d", Some("2")),
-            ("A", None),
+            ("A", Some("in doubt")),
+            ("Path", Some("in doubt")),
+            ("a.B", Some("in doubt")),
+            ("b", None),
         ];
         for (path, expected) in cases {
             assert_eq!(find(path, arguments).as_deref(), expected, "{path}");

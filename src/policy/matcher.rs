@@ -53,6 +53,8 @@ pub enum Doubt {
     PathClimbs,
     /// A path with a NUL, a backslash, a leading `~` or a leading `x:`.
     PathAmbiguous,
+    /// A member on the way is spelled in another case, and there are servers that do not care.
+    NameInAnotherCase,
 }
 
 impl fmt::Display for Doubt {
@@ -68,6 +70,7 @@ impl fmt::Display for Doubt {
             Doubt::PathAbsolute => "an absolute path cannot be compared with a relative base",
             Doubt::PathClimbs => "a relative path that climbs with .. depends on the server's working directory",
             Doubt::PathAmbiguous => "servers differ on a NUL, a backslash, a leading ~ or a leading scheme or drive",
+            Doubt::NameInAnotherCase => "its name is there in another case, which some servers take for the same",
         })
     }
 }

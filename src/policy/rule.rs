@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::argument::ArgPath;
+use super::argument::{ArgPath, Found};
 use super::matcher::{Doubt, Matcher};
 use super::verdict::Action;
 use crate::glob::Glob;
@@ -125,7 +125,12 @@ impl Rule {
         }
         let mut unjudged = None;
         for condition in &self.conditions {
-            match condition.matcher.judge(arguments.at(condition.path)?) {
+            let judged = match arguments.at(condition.path) {
+                Found::Value(value) => condition.matcher.judge(value),
+                Found::Nothing => return None,
+                Found::InDoubt => Err(Doubt::NameInAnotherCase),
+            };
+            match judged {
                 Ok(true) => {}
                 Ok(false) => return None,
                 Err(doubt) => match self.action {
@@ -154,7 +159,7 @@ pub(super) struct Arguments<'p, 'a> {
     paths: &'p [ArgPath],
     whole: Option<Json<'a>>,
     /// By path: not asked yet, or what was found.
-    looked_up: Vec<Option<Option<Json<'a>>>>,
+    looked_up: Vec<Option<Found<'a>>>,
 }
 
 impl<'p, 'a> Arguments<'p, 'a> {
@@ -162,9 +167,9 @@ impl<'p, 'a> Arguments<'p, 'a> {
         Arguments { paths, whole, looked_up: vec![None; paths.len()] }
     }
 
-    /// The value at one of the policy's paths.
-    fn at(&mut self, path: usize) -> Option<Json<'a>> {
+    /// What stands at one of the policy's paths.
+    fn at(&mut self, path: usize) -> Found<'a> {
         let (paths, whole) = (self.paths, self.whole);
-        *self.looked_up[path].get_or_insert_with(|| paths[path].find(whole?))
+        *self.looked_up[path].get_or_insert_with(|| whole.map_or(Found::Nothing, |whole| paths[path].find(whole)))
     }
 }

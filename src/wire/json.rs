@@ -613,6 +613,22 @@ impl<'a> RawStr<'a> {
         }
         inner.len() > name.len() && inner.contains('\\') && self.unescape().is_some_and(|text| text == name)
     }
+
+    /// Whether the characters differ from those of `name` by case alone, as some readers (Go's `encoding/json`) match
+    /// names.
+    #[must_use]
+    pub fn resembles(self, name: &str) -> bool {
+        let fold = |text: &str| -> String {
+            // The long s is a lower case letter and yet folds to another.
+            text.chars().flat_map(char::to_lowercase).map(|c| if c == '\u{17f}' { 's' } else { c }).collect()
+        };
+        // An escape has six bytes, a character of UTF-8 one to four: whatever is far longer or shorter is another name.
+        let length = self.text.len().saturating_sub(2);
+        length.saturating_mul(4) >= name.len()
+            && length <= name.len().saturating_mul(6)
+            && !self.is(name)
+            && fold(&self.unescape_lossy()) == fold(name)
+    }
 }
 
 /// A lone surrogate, found while unescaping.

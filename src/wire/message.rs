@@ -185,6 +185,12 @@ pub enum FromUpstream {
     Noise(Vec<u8>),
 }
 
+/// The members of a message that decide what it is.
+const ENVELOPE: [&str; 6] = ["jsonrpc", "id", "method", "params", "result", "error"];
+
+/// The members of a tool call's `params` that policy and identity look at.
+const CALL_PARAMS: [&str; 3] = ["name", "arguments", "_meta"];
+
 struct Head {
     id: Option<Span>,
     method: Option<Span>,
@@ -194,11 +200,21 @@ struct Head {
     jsonrpc: bool,
     /// `id` or `method` occurs twice.
     repeated: bool,
+    /// A name that some readers take for one of those above.
+    lookalike: Option<Span>,
 }
 
 fn head(bytes: &[u8], object: Json<'_>) -> Head {
-    let mut head =
-        Head { id: None, method: None, params: None, result: None, error: None, jsonrpc: false, repeated: false };
+    let mut head = Head {
+        id: None,
+        method: None,
+        params: None,
+        result: None,
+        error: None,
+        jsonrpc: false,
+        repeated: false,
+        lookalike: None,
+    };
     for member in object.members() {
         let key = member.key;
         let slot = if key.is("id") {
@@ -215,6 +231,9 @@ fn head(bytes: &[u8], object: Json<'_>) -> Head {
             &mut head.error
         } else {
             head.jsonrpc |= key.is("jsonrpc");
+            if ENVELOPE.iter().any(|name| key.resembles(name)) {
+                head.lookalike.get_or_insert(key.span_in(bytes));
+            }
             continue;
         };
         *slot = Some(member.value.span_in(bytes));
@@ -283,8 +302,9 @@ fn parse_refusal(error: &super::json::JsonError) -> Refusal {
     Refusal::new(PARSE_ERROR, format!("not JSON: {error}"), AnswerTo::Unknown)
 }
 
-fn client_message(bytes: Vec<u8>) -> Result<Message, Refusal> {
+fn client_message(mut bytes: Vec<u8>) -> Result<Message, Refusal> {
     let found = inspect(&bytes).map_err(|error| parse_refusal(&error))?;
+    no_carriage_returns(&mut bytes);
     let object = Json::checked(&bytes);
     if object.kind() != Kind::Object {
         return Err(Refusal::new(INVALID_REQUEST, "not a JSON-RPC message: not an object", AnswerTo::Unknown));
@@ -326,6 +346,9 @@ fn client_message(bytes: Vec<u8>) -> Result<Message, Refusal> {
         Some((format!("member {:?} occurs twice {}", repeated.name, repeated.place), to))
     } else if let Some(repeated) = found.repeated_deep.filter(|_| calls_tool) {
         Some((format!("member {:?} occurs twice {}", repeated.name, repeated.place), to))
+    } else if let Some(name) = head.lookalike.or_else(|| lookalike_in_call(&head, &bytes).filter(|_| calls_tool)) {
+        let name = String::from_utf8_lossy(name.of(&bytes));
+        Some((format!("member {name} is spelled in another case than the protocol's"), to))
     } else if found.depth_max > CLIENT_DEPTH_MAX {
         Some((format!("nested {} levels deep; the limit is {CLIENT_DEPTH_MAX}", found.depth_max), to))
     } else {
@@ -335,6 +358,23 @@ fn client_message(bytes: Vec<u8>) -> Result<Message, Refusal> {
         return Err(Refusal { code: INVALID_REQUEST, message, to, response_to });
     }
     Ok(head.into_message(bytes, role))
+}
+
+/// Some readers, Python's text mode among them, end a line at every carriage return, and would find other messages in
+/// the frame than we do. In checked JSON it can only be a blank between tokens.
+fn no_carriage_returns(checked: &mut [u8]) {
+    let mut from = 0;
+    while let Some(at) = memchr::memchr(b'\r', &checked[from..]) {
+        checked[from + at] = b' ';
+        from += at + 1;
+    }
+}
+
+/// A name in `params` of a tool call that some readers, Go's among them, take for one that policy looks at.
+fn lookalike_in_call(head: &Head, bytes: &[u8]) -> Option<Span> {
+    let params = Json::checked(head.params?.of(bytes));
+    let mut keys = params.members().map(|member| member.key);
+    keys.find(|key| CALL_PARAMS.iter().any(|name| key.resembles(name))).map(|key| key.span_in(bytes))
 }
 
 /// Reads a frame of the upstream.

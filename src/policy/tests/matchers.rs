@@ -55,7 +55,7 @@ fn a_missing_path_never_matches() {
         ("max", json!(0)),
     ];
     for (matcher, value) in all {
-        for arguments in ["{}", r#"{"b":"x"}"#, r#"{"A":null}"#, "[]", "null", r#""a""#] {
+        for arguments in ["{}", r#"{"b":"x"}"#, r#"{"aa":null}"#, "[]", "null", r#""a""#] {
             assert_eq!(ask(matcher, &value, arguments), No, "{matcher} on {arguments}");
         }
         let deny = compile(Action::Allow, &[rule_on_a(Action::Deny, matcher, value)]);
@@ -293,6 +293,14 @@ fn min_and_max_compare_exactly() {
             ("null", Doubt),
         ],
     );
+}
+
+#[test]
+fn jsn_3_a_name_in_another_case_is_in_doubt() {
+    for arguments in [r#"{"A":"x"}"#, r#"{"a":"x","A":"y"}"#, r#"{"\u0041":"y","a":"x"}"#] {
+        assert_eq!(ask("equals", &json!("x"), arguments), Doubt, "{arguments}");
+    }
+    assert_eq!(ask("equals", &json!("x"), r#"{"a":"x","B":1,"b":{"A":1}}"#), Match);
 }
 
 #[test]

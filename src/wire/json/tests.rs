@@ -209,3 +209,16 @@ fn an_error_names_the_byte() {
     assert_eq!(Walker::new(b"[\"a\xff\"]").finish(), Err(JsonError { at: 3, what: "invalid UTF-8" }));
     assert_eq!(Walker::new(b"[1").finish(), Err(JsonError { at: 2, what: "unexpected end of text" }));
 }
+
+#[test]
+fn a_name_in_another_case_resembles_and_is_not() {
+    let resembles = |key: &str, name: &str| RawStr::checked(key.as_bytes()).resembles(name);
+    for key in [r#""Params""#, r#""PARAMS""#, r#""\u0050arams""#, "\"param\u{17f}\"", r#""PARAM\u017F""#] {
+        assert!(resembles(key, "params"), "{key}");
+    }
+    assert!(resembles("\"to\u{212a}en\"", "token"));
+    assert!(resembles("\"\u{c9}\"", "\u{e9}"));
+    for key in [r#""params""#, r#""param\u0073""#, r#""param""#, r#""paramss""#, r#""""#, r#""\ud800arams""#] {
+        assert!(!resembles(key, "params"), "{key}");
+    }
+}

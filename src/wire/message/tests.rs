@@ -169,3 +169,37 @@ fn an_id_at_the_end_of_a_long_frame_is_found() {
         assert_eq!(found(text), None, "{text}");
     }
 }
+
+#[test]
+fn jsn_3_a_name_in_another_case_than_the_protocols_is_refused() {
+    let refused = [
+        r#"{"id":1,"method":"ping","Method":"tools/call","params":{"name":"x"}}"#,
+        r#"{"id":1,"method":"tools/call","params":{"name":"x"},"PARAMS":{"name":"y"}}"#,
+        r#"{"id":1,"method":"tools/call","params":{"name":"x","N\u0061me":"y"}}"#,
+        r#"{"id":1,"method":"tools/call","params":{"name":"x","arguments":{},"Arguments":{}}}"#,
+        r#"{"id":1,"method":"tools/call","params":{"name":"x","_Meta":{}}}"#,
+        "{\"id\":1,\"method\":\"tools/call\",\"param\u{17f}\":{\"name\":\"x\"}}",
+    ];
+    for text in refused {
+        let (code, answer_to, message) = refusal(text);
+        assert_eq!((code, answer_to), (INVALID_REQUEST, to("1")), "{text}");
+        assert!(message.contains("in another case"), "{message}");
+    }
+    // Nothing depends on the case of these.
+    for text in [
+        r#"{"id":1,"method":"prompts/get","params":{"name":"x","Name":"y"}}"#,
+        r#"{"id":1,"method":"tools/call","params":{"name":"x","arguments":{"Name":1,"name":2}},"X":1}"#,
+    ] {
+        assert!(matches!(client(text), FromClient::Message(_)), "{text}");
+    }
+}
+
+#[test]
+fn a_carriage_return_inside_a_frame_becomes_a_blank() {
+    // Python's text mode ends a line there, and would read the inner line as a call that nobody judged.
+    let text = "{\"method\":\"x\",\"params\":[\r{\"id\":5,\"method\":\"tools/call\"}\r]\r}";
+    let FromClient::Message(message) = client(text) else { panic!("refused") };
+    assert_eq!(message.bytes, text.replace('\r', " ").as_bytes());
+    let FromClient::Batch(members) = client(&format!("[\r{text}\r]")) else { panic!("refused") };
+    assert_eq!(members[0].as_ref().map(|message| &message.bytes[..]), Ok(text.replace('\r', " ").as_bytes()));
+}
