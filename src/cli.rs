@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use crate::clock::Wall;
 use crate::config::{ATTEMPTS_MAX, MILLIS_MAX, Overrides, url_authority};
+use crate::record::anchor::Anchor;
 use crate::record::{AuditKind, FailureClass};
-use crate::store::chain::Anchor;
-use crate::store::reading::AuditFilter;
 use crate::suggest::nearest;
 
 /// An option of a command.
@@ -595,8 +594,20 @@ pub enum AuditCommand {
 pub struct AuditListArgs {
     /// `--config`.
     pub config: Option<PathBuf>,
-    /// What narrows the list.
-    pub filter: AuditFilter,
+    /// `--kind`, the word of one.
+    pub kind: Option<&'static str>,
+    /// `--tool`, exact.
+    pub tool: Option<String>,
+    /// `--caller`, exact.
+    pub caller: Option<String>,
+    /// `--correlation-id`, exact.
+    pub correlation_id: Option<String>,
+    /// `--record`, exact.
+    pub record_id: Option<String>,
+    /// `--since`, included.
+    pub since: Option<Wall>,
+    /// `--until`, included.
+    pub until: Option<Wall>,
     /// `--limit`.
     pub limit: u64,
     /// Not `--no-header`.
@@ -1185,15 +1196,13 @@ fn parse_audit_list(args: &[OsString], now: Wall) -> Result<Command, UsageError>
     }
     Ok(Command::Audit(AuditCommand::List(AuditListArgs {
         config: given.path("config")?,
-        filter: AuditFilter {
-            kind: given.word("kind", &words)?.map(str::to_owned),
-            tool: given.text("tool")?,
-            caller: given.text("caller")?,
-            correlation_id: given.text("correlation-id")?,
-            record_id: given.text("record")?,
-            since,
-            until,
-        },
+        kind: given.word("kind", &words)?,
+        tool: given.text("tool")?,
+        caller: given.text("caller")?,
+        correlation_id: given.text("correlation-id")?,
+        record_id: given.text("record")?,
+        since,
+        until,
         limit: given.count("limit", u64::MAX)?.unwrap_or(AUDIT_LIMIT_DEFAULT),
         header,
         json,

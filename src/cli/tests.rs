@@ -377,16 +377,9 @@ fn audit_commands_take_their_filters_and_anchors() {
         panic!("refused")
     };
     let text = |text: &str| Some(text.to_owned());
-    let filter = AuditFilter {
-        kind: text("denied"),
-        tool: text("t"),
-        caller: text("c"),
-        correlation_id: text("i"),
-        record_id: text("r"),
-        since: Some(Wall(NOW.0 - 3_600_000)),
-        until: None,
-    };
-    assert_eq!((args.filter, args.limit, args.json), (filter, 7, true));
+    assert_eq!((args.kind, args.tool, args.caller), (Some("denied"), text("t"), text("c")));
+    assert_eq!((args.correlation_id, args.record_id), (text("i"), text("r")));
+    assert_eq!((args.since, args.until, args.limit, args.json), (Some(Wall(NOW.0 - 3_600_000)), None, 7, true));
     let hash = "a".repeat(64);
     let Ok(Command::Audit(AuditCommand::Verify(args))) =
         words(&format!("audit verify --anchor 1:{hash} --anchor=2:{hash}"))

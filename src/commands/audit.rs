@@ -13,9 +13,10 @@ use super::text::{one_line, written};
 use super::{records, terminal};
 use crate::cli::{AuditCommand, AuditHeadArgs, AuditListArgs, AuditVerifyArgs};
 use crate::exit::ExitStatus;
+use crate::record::anchor::Anchor;
 use crate::record::json_out::{Object, array, object};
 use crate::store::QUEUE_BUSY;
-use crate::store::chain::{Anchor, Verified};
+use crate::store::chain::Verified;
 use crate::store::error::StoreError;
 use crate::store::history::StoredAudit;
 use crate::store::place::Place;
@@ -54,11 +55,20 @@ fn list(args: &AuditListArgs, out: &mut dyn Write, err: &mut dyn Write) -> ExitS
         Ok(histories) => histories,
         Err(error) => return fail(args.json, "store", &format!("cannot {error}"), out, err),
     };
+    let filter = AuditFilter {
+        kind: args.kind.map(str::to_owned),
+        tool: args.tool.clone(),
+        caller: args.caller.clone(),
+        correlation_id: args.correlation_id.clone(),
+        record_id: args.record_id.clone(),
+        since: args.since,
+        until: args.until,
+    };
     let mut buffered = BufWriter::new(&mut *out);
     let result = if args.json {
-        list_json(&histories, &args.filter, args.limit, &mut buffered)
+        list_json(&histories, &filter, args.limit, &mut buffered)
     } else {
-        list_text(&histories, &args.filter, args.limit, args.header, &mut buffered)
+        list_text(&histories, &filter, args.limit, args.header, &mut buffered)
     };
     let result = result.and_then(|()| buffered.flush().map_err(Stop::Output));
     drop(buffered);

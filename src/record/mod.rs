@@ -3,6 +3,7 @@
 //! These are plain values. The dispatcher fills them with what it saw, unredacted; [`redact`] is applied where they
 //! leave the process, so that there is one place to check.
 
+pub mod anchor;
 pub mod hash;
 pub mod ids;
 pub(crate) mod json_out;

@@ -1,12 +1,10 @@
 //! Writes into the history: the chained audit trail, call events, and the pruning of old events.
 
 use crate::clock::Wall;
+use crate::record::anchor::CHAIN_START;
 use crate::record::hash::sha256_hex;
 use crate::record::{AuditRow, CallEvent};
 use rusqlite::{Connection, OptionalExtension, params};
-
-/// The hash that stands for "no row before".
-pub const CHAIN_START: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Rows that one step of pruning deletes; a step is short enough to stand between two writes.
 const PRUNE_STEP: usize = 5_000;

@@ -3,11 +3,12 @@
 //! Everything is read in stretches, each in a transaction of its own: a long read would keep the writers' log from being
 //! cut back for as long as it lasts.
 
-use super::chain::{Anchor, Chain, Link, Verified};
+use super::chain::{Chain, Link, Verified};
 use super::error::StoreError;
 use super::history::{AUDIT_COLUMNS, StoredAudit, read_audit};
 use super::{db, schema};
 use crate::clock::Wall;
+use crate::record::anchor::Anchor;
 use rusqlite::types::{FromSqlError, Value, ValueRef};
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 use std::ops::ControlFlow;

@@ -280,7 +280,7 @@ fn the_audit_trail_chains_over_batches_and_every_column_counts() {
         caller: "local".to_owned(),
         tool: "write_file".to_owned(),
         detail: None,
-        previous_hash: history::CHAIN_START.to_owned(),
+        previous_hash: crate::record::anchor::CHAIN_START.to_owned(),
     };
     let edits: [fn(&mut history::StoredAudit); 10] = [
         |row| row.seq = 2,
