@@ -5,6 +5,8 @@
 //! other request is passed on ([`pass`]). [`upstream`] reads what upstreams send and follows their lives, [`drain`] ends
 //! the session.
 
+#![warn(clippy::wildcard_enum_match_arm)]
+
 mod answer;
 mod batch;
 mod call;
@@ -15,8 +17,10 @@ mod late;
 mod pass;
 mod pause;
 #[cfg(test)]
+#[allow(clippy::wildcard_enum_match_arm, reason = "a test names what it wants and fails on the rest")]
 mod sim;
 #[cfg(test)]
+#[allow(clippy::wildcard_enum_match_arm, reason = "a test names what it wants and fails on the rest")]
 mod tests;
 mod upstream;
 
