@@ -919,3 +919,24 @@ fn rows_of_a_kind_that_only_a_newer_version_knows_are_chained_to() {
     assert_eq!(running.finish(), []);
     chain_holds(dir.path(), 2);
 }
+
+#[test]
+fn events_of_one_moment_are_all_read_also_where_a_stretch_ends_among_them() {
+    let dir = TestDir::new();
+    let running = Running::start(settings(dir.path()));
+    running.send(Command::Event(std::sync::Arc::new(event("01E"))));
+    assert_eq!(running.finish(), []);
+    // More than one stretch, at two moments, the first of which is the beginning of what is asked for.
+    let insert = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 130000)
+        INSERT INTO call_events SELECT 7000 + i / 120000, printf('M%06d', i), caller_identity, server, tool, decision,
+            class, executed, latency_ms, request_bytes, response_bytes, attempt, caller_type, correlation_id,
+            dead_letter_id FROM n, call_events WHERE id = '01E'";
+    history(dir.path()).execute_batch(insert).expect("inserted");
+    let trail = reading::History::open_existing(&dir.path().join(".mcprelay/history.db"), PATIENCE).expect("it opens");
+    let read = |since, until| {
+        let mut seen = 0;
+        trail.events(Wall(since), Wall(until), &mut |_| seen += 1).expect("read");
+        seen
+    };
+    assert_eq!((read(7_000, 7_001), read(7_000, 7_000), read(7_001, 9_000)), (130_000, 119_999, 10_001));
+}

@@ -497,3 +497,46 @@ fn apply_all(conn: &Connection, writes: &[Write]) -> rusqlite::Result<Vec<String
     }
     Ok(orphans)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::redact::Redactor;
+
+    fn worker() -> Worker {
+        let settings = StoreSettings {
+            queue: Place::new("queue.db", None),
+            history: Place::new("history.db", None),
+            retention_days: 30,
+            redactor: Redactor::new(&[]),
+            queue_busy: Duration::ZERO,
+        };
+        let mut worker = Worker::new(settings, Box::new(drop), Arc::default(), WaitingEvents::default());
+        worker.started = Now { mono: Time::at_millis(1_000), wall: Wall(1_000_000) };
+        worker
+    }
+
+    #[test]
+    fn sql_5_a_calendar_that_jumps_while_we_run_is_believed_for_a_day_only() {
+        let worker = worker();
+        let after = |mono: u64, wall: i64| {
+            worker.believable(Now { mono: Time::at_millis(1_000 + mono), wall: Wall(1_000_000 + wall) }).0
+        };
+        assert_eq!(after(5_000, 5_000), 1_005_000);
+        assert_eq!(after(5_000, -3_600_000), 1_000_000 - 3_600_000);
+        assert_eq!(after(5_000, 86_400_000), 1_000_000 + 86_400_000);
+        assert_eq!(after(5_000, 3_650 * 86_400_000), 1_000_000 + 86_400_000 + 5_000);
+    }
+
+    #[test]
+    fn old_events_are_looked_for_every_hour_but_not_after_all_of_them_were_old() {
+        let mut worker = worker();
+        worker.plan(Prune::Nothing, Time::at_millis(500));
+        assert_eq!((worker.plan_at, worker.prune), (Some(Time::at_millis(3_600_500)), None));
+        worker.plan(Prune::Before(Wall(7)), Time::at_millis(500));
+        assert_eq!((worker.plan_at, worker.prune), (Some(Time::at_millis(3_600_500)), Some((Wall(7), 0))));
+        let mut worker = self::worker();
+        worker.plan(Prune::Everything, Time::at_millis(500));
+        assert_eq!((worker.plan_at, worker.prune), (None, None));
+    }
+}

@@ -445,6 +445,7 @@ mod tests {
             ],
         );
         assert_eq!(found.totals.percentiles(), Some([100, 300, 300]));
+        assert_eq!(found.totals.latencies.total(), 2);
         let Sums { calls, allowed, denied, failed, cancelled, .. } = found.totals;
         assert_eq!((calls, allowed, denied, failed, cancelled), (5, 1, 1, 2, 1));
         assert_eq!(found.totals.top_classes(), [("circuit_open", 1), ("timeout", 1)]);
