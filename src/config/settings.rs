@@ -191,6 +191,7 @@ pub fn resolve(text: &str, file: &Path, overrides: &Overrides, env: Env<'_>) -> 
     });
     queue(&root, &mut settings.queue, &mut findings);
     store(&root, &mut settings.store, &mut findings);
+    one_database_each(&root, &settings, &mut findings);
     redaction(&root, &mut settings.redaction, &mut findings);
     let policy = policy(&root, &mut findings);
     upstream(&root, &mut findings);
@@ -437,6 +438,20 @@ fn store(root: &Section<'_>, settings: &mut StoreSettings, findings: &mut Findin
     }
 }
 
+/// Whichever of the two is opened first would keep the other from its records.
+fn one_database_each(root: &Section<'_>, settings: &Settings, findings: &mut Findings) {
+    let plain =
+        |path: &Path| -> PathBuf { path.components().filter(|part| *part != std::path::Component::CurDir).collect() };
+    if plain(&settings.queue.path) == plain(&settings.store.path) {
+        let section = if settings.store.path == Settings::default().store.path { "queue" } else { "store" };
+        findings.value(
+            root.place.key(section).key("sqlite").key("path"),
+            "queue and store have the same file",
+            "give each a file of its own",
+        );
+    }
+}
+
 fn redaction(root: &Section<'_>, patterns: &mut Vec<String>, findings: &mut Findings) {
     let section = root.section("redaction", &["patterns"], findings);
     if let Some(list) = section.list("patterns", Show::Value, findings) {
@@ -454,7 +469,7 @@ fn policy(root: &Section<'_>, findings: &mut Findings) -> Option<Policy> {
     let section = root.section("policy", &["default", "rules"], findings);
     let default = section.choice("default", &ACTIONS, findings).unwrap_or(Action::Allow);
     let mut sources = Vec::new();
-    // Rules whose form is wrong are not compiled, so the compiler's count differs from the file's.
+    // An empty item is not compiled, so the compiler's count differs from the file's.
     let mut places = Vec::new();
     for (place, tree) in section.list("rules", Show::Value, findings).unwrap_or_default() {
         let rule = Section::of(tree, place.clone(), findings);
@@ -475,22 +490,20 @@ fn policy(root: &Section<'_>, findings: &mut Findings) -> Option<Policy> {
         let tool = rule.text("tool", Show::Value, findings);
         let caller = rule.text("caller", Show::Value, findings);
         let action = rule.choice("action", &ACTIONS, findings);
-        let before = findings.list.len();
         let args = rule_args(&rule, findings);
-        // A rule whose tool or action is wrong is compiled with others in their place, so that its matchers are checked
-        // in the same run; the finding keeps the result from being used.
-        if findings.list.len() == before {
-            let (tool, caller) = (tool.unwrap_or("*").to_owned(), caller.map(str::to_owned));
-            sources.push(RuleSource { tool, caller, action: action.unwrap_or(Action::Deny), args });
-            places.push(rule.place);
-        }
+        // A rule in which something is wrong already is compiled without it, or with something else in its place, so
+        // that the rest is checked in the same run; the finding keeps the result from being used.
+        let (tool, caller) = (tool.unwrap_or("*").to_owned(), caller.map(str::to_owned));
+        sources.push(RuleSource { tool, caller, action: action.unwrap_or(Action::Deny), args });
+        places.push(rule.place);
     }
     let shapes = sources.clone();
     match Policy::compile(default, sources) {
         Ok(policy) => Some(policy),
         Err(problems) => {
             for problem in problems {
-                let (place, on_key, remedy) = rule_problem_place(&problem, &places, &shapes);
+                let (place, on_key) = rule_problem_place(&problem, &places, &shapes);
+                let remedy = String::new();
                 findings.list.push(super::reader::Finding { place, on_key, found: problem.message, remedy });
             }
             None
@@ -523,32 +536,32 @@ fn rule_args(rule: &Section<'_>, findings: &mut Findings) -> Vec<(String, Vec<(S
                 matchers.push((name.clone(), value));
             }
         }
-        args.push((path.clone(), matchers));
+        // Without its only matcher a path would be reported once more, as one that has none.
+        if entries.is_empty() || !matchers.is_empty() {
+            args.push((path.clone(), matchers));
+        }
     }
     args
 }
 
-/// Where the compiler's problem stands, whether in a key, and what else helps.
-fn rule_problem_place(problem: &RuleProblem, places: &[Place], rules: &[RuleSource]) -> (Place, bool, String) {
+/// Where the compiler's problem stands, and whether in a key. The remedy is part of the compiler's words.
+fn rule_problem_place(problem: &RuleProblem, places: &[Place], rules: &[RuleSource]) -> (Place, bool) {
     let (Some(place), Some(rule)) = (places.get(problem.rule), rules.get(problem.rule)) else {
-        return (Place(vec![Step::Key("policy".to_owned(), 0)]), false, String::new());
+        return (Place(vec![Step::Key("policy".to_owned(), 0)]), false);
     };
     // Paths may contain dots themselves, so the field is compared with what it can be rather than taken apart.
     for (path, matchers) in &rule.args {
         let at_path = place.key("args").key(path);
         if problem.field == format!("args.{path}") {
-            return (at_path, true, String::new());
+            return (at_path, true);
         }
         for (name, _) in matchers {
             if problem.field == format!("args.{path}.{name}") {
-                let known = MATCHERS.contains(&name.as_str());
-                let meant = if known { None } else { nearest(name, MATCHERS.iter().copied()) };
-                let remedy = meant.map(|meant| format!("did you mean {meant}?")).unwrap_or_default();
-                return (at_path.key(name), !known, remedy);
+                return (at_path.key(name), !MATCHERS.contains(&name.as_str()));
             }
         }
     }
-    (place.key(&problem.field), false, String::new())
+    (place.key(&problem.field), false)
 }
 
 /// The value as JSON. What JSON cannot hold exactly is reported.

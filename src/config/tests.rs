@@ -448,9 +448,28 @@ fn faults_inside_rules_are_reported_at_their_own_place() {
         assert_eq!(found.len(), 1, "{args}: {found:#?}");
         assert!(found[0].contains(expected), "{args}: {found:#?}");
     }
+    let suggestion = bad(&rule("p: {prefx: a}")).concat();
+    assert_eq!(suggestion.matches("did you mean").count(), 1, "{suggestion}");
+    let in_one_rule = bad(&rule("p: {min: '5', max: .inf, max_length: -1, in: []}"));
+    assert_eq!(in_one_rule.len(), 4, "{in_one_rule:#?}");
+    assert_eq!(bad(&rule("p: {max: .inf}")).len(), 1);
     // All of them, from every rule.
     let both = "policy: {rules: [{tool: x, action: deny, args: {p: {regex: '('}}}, {tool: y, action: deny, args: {p: {in: []}}}]}";
     assert_eq!(bad(both).len(), 2);
+}
+
+#[test]
+fn queue_and_store_need_a_file_each() {
+    for text in [
+        "queue: {sqlite: {path: ./x.db}}\nstore: {sqlite: {path: x.db}}",
+        "store: {sqlite: {path: .mcprelay/queue.db}}",
+        "queue: {sqlite: {path: ./.mcprelay/history.db}}",
+    ] {
+        let found = bad(text);
+        assert!(found[0].contains("sqlite.path: queue and store have the same file"), "{text}: {found:#?}");
+        assert!(found[0].starts_with("test.yaml:"), "{found:#?}");
+    }
+    good("queue: {sqlite: {path: a/x.db}}\nstore: {sqlite: {path: b/x.db}}");
 }
 
 #[test]
