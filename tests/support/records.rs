@@ -183,12 +183,15 @@ pub(crate) fn snapshot(name: &str, text: &str) {
     }
 }
 
-/// The program at its full path, if it is on the search path; says so if it is not.
+/// The program at its full path, if it is on the search path; says so if it is not, which is a failure where the peers
+/// are required.
 pub(crate) fn program(names: &[&str], what: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found =
         names.iter().find_map(|name| std::env::split_paths(&path).map(|dir| dir.join(name)).find(|p| p.is_file()));
     if found.is_none() {
+        let required = std::env::var_os("MCPRELAY_REQUIRE_PEERS").is_some_and(|value| value == "1");
+        assert!(!required, "{what}: there is no {}", names.join(" or "));
         super::process::say(&format!("*** SKIPPED: {what}: there is no {}", names.join(" or ")));
     }
     found
