@@ -13,5 +13,6 @@ pub mod report;
 pub mod run;
 pub(crate) mod table;
 pub(crate) mod terminal;
+pub(crate) mod seal;
 pub(crate) mod text;
 pub mod validate;

@@ -17,11 +17,12 @@ use crate::identity::Identities;
 use crate::ports::log::Log;
 use crate::record::redact::Redactor;
 use crate::record::render::log_line;
+use crate::record::seal::Keyring;
 use crate::record::stored::Record;
 use crate::record::{AuditRow, CallEvent, DeadLetter, Execution, LateResult, Server, Transport};
 use crate::runtime::{self, Keeper, Session};
 use crate::store::place::{Place, state_dir};
-use crate::store::{Command, QUEUE_BUSY, Report, Store, StoreSettings};
+use crate::store::{Command, QUEUE_BUSY, Report, Store, StoreSettings, fresh_nonce};
 
 /// Runs the wrapper until the client or the server ends the session.
 pub fn run(args: &RunArgs, err: &mut dyn Write) -> ExitStatus {
@@ -34,7 +35,16 @@ pub fn run(args: &RunArgs, err: &mut dyn Write) -> ExitStatus {
             return ExitStatus::Usage;
         }
     };
-    match start(args, loaded) {
+    let keys = match super::seal::keyring(&loaded.settings.queue.seal, &env) {
+        Ok(keys) => keys,
+        Err(errors) => {
+            for error in errors {
+                let _ = writeln!(err, "mcprelay: {error}");
+            }
+            return ExitStatus::Usage;
+        }
+    };
+    match start(args, loaded, keys) {
         Ok(status) => status,
         Err(error) => {
             let _ = writeln!(err, "mcprelay: cannot start: {error}");
@@ -43,7 +53,11 @@ pub fn run(args: &RunArgs, err: &mut dyn Write) -> ExitStatus {
     }
 }
 
-fn start(args: &RunArgs, loaded: config::Loaded) -> std::io::Result<ExitStatus> {
+fn start(
+    args: &RunArgs,
+    loaded: config::Loaded,
+    (keys, warnings): (Arc<Keyring>, Vec<String>),
+) -> std::io::Result<ExitStatus> {
     let settings = loaded.settings;
     let redactor = Redactor::new(&settings.redaction);
     let for_lines = redactor.clone();
@@ -51,7 +65,10 @@ fn start(args: &RunArgs, loaded: config::Loaded) -> std::io::Result<ExitStatus> 
     for warning in &loaded.warnings {
         log.diagnose(warning.to_string());
     }
-    let store = store_settings(&settings, redactor);
+    for warning in warnings {
+        log.diagnose(format!("WARNING: {warning}"));
+    }
+    let store = store_settings(&settings, redactor, keys);
     let lines = log.clone();
     let session = Session {
         server: server(&args.server),
@@ -86,13 +103,14 @@ fn engine_settings(settings: Settings) -> std::io::Result<dispatcher::Settings> 
 }
 
 /// Where this configuration keeps its records.
-pub(super) fn store_settings(settings: &Settings, redactor: Redactor) -> StoreSettings {
+pub(super) fn store_settings(settings: &Settings, redactor: Redactor, seal: Arc<Keyring>) -> StoreSettings {
     let state = state_dir(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"));
     StoreSettings {
         queue: Place::new(&settings.queue.path, state.as_deref()),
         history: Place::new(&settings.store.path, state.as_deref()),
         retention_days: settings.store.retention_days,
         redactor,
+        seal,
         queue_busy: QUEUE_BUSY,
     }
 }
@@ -113,13 +131,14 @@ fn server(argv: &[OsString]) -> Server {
 struct StoreKeeper {
     store: Store,
     redactor: Redactor,
+    seal: Arc<Keyring>,
     to: Sender<Event>,
     log: Log,
 }
 
 impl StoreKeeper {
     fn start(settings: StoreSettings, to: Sender<Event>, log: Log) -> std::io::Result<StoreKeeper> {
-        let redactor = settings.redactor.clone();
+        let (redactor, seal) = (settings.redactor.clone(), Arc::clone(&settings.seal));
         let (reports, troubles) = (to.clone(), log.clone());
         let report = move |report| match report {
             // A closed channel means that the session is over and nobody waits for the answer.
@@ -129,7 +148,7 @@ impl StoreKeeper {
             }
             Report::Trouble(text) => troubles.diagnose(format!("WARNING: {text}")),
         };
-        Ok(StoreKeeper { store: Store::start(settings, Box::new(report))?, redactor, to, log })
+        Ok(StoreKeeper { store: Store::start(settings, Box::new(report))?, redactor, seal, to, log })
     }
 
     fn submit(&self, command: Command) {
@@ -163,7 +182,7 @@ impl Keeper for StoreKeeper {
     }
 
     fn rescue_line(&self, letter: &DeadLetter) -> String {
-        Record::of(letter, &self.redactor).0.to_json()
+        Record::sealed_of(letter, &self.redactor, &self.seal, fresh_nonce).0.to_json()
     }
 
     fn close(self) {

@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 pub use problem::{Problem, Warning};
 pub(crate) use settings::url_authority;
 pub use settings::{
-    ATTEMPTS_MAX, Env, IdentitySettings, Loaded, MILLIS_MAX, Overrides, QueueSettings, Refused, Settings,
-    ShutdownSettings, StoreSettings,
+    ATTEMPTS_MAX, Env, IdentitySettings, KeyPlace, Loaded, MILLIS_MAX, Overrides, QueueSettings, Refused, SealSettings,
+    Settings, ShutdownSettings, StoreSettings,
 };
 
 /// The file that is read from the working directory if `--config` names none.

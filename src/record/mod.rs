@@ -8,8 +8,10 @@ pub mod hash;
 pub mod ids;
 pub(crate) mod json_out;
 mod names;
+mod parse;
 pub mod redact;
 pub mod render;
+pub mod seal;
 pub mod shell;
 pub mod stored;
 #[cfg(test)]

@@ -7,12 +7,12 @@ use super::place::Place;
 use super::rows::{self, ExecutionRow, Late, Source};
 use super::schema::{self, Schema};
 use super::secrets::Secrets;
-use super::{Command, Report, StoreSettings, WaitingEvents, weight};
+use super::{Command, Report, StoreSettings, WaitingEvents, fresh_nonce, weight};
 use crate::clock::{Clock, Now, Time, Wall};
 use crate::record::hash::arguments_hash;
 use crate::record::redact::{MARKER, Masked};
 use crate::record::stored::{Record, late_json, stored_key};
-use crate::record::{AuditRow, CallEvent, Execution, LateResult};
+use crate::record::{AuditRow, CallEvent, DeadLetter, Execution, LateResult};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use rusqlite::{Connection, TransactionBehavior};
 use std::collections::BTreeSet;
@@ -235,7 +235,7 @@ impl Worker {
             self.waiting_bytes.fetch_sub(weight(&command), Ordering::Relaxed);
             match command {
                 Command::Capture { ticket, letter, audit } => {
-                    let (record, masked) = Record::of(&letter, &self.settings.redactor);
+                    let (record, masked) = self.record(&letter);
                     let audit = self.redacted(audit, &masked);
                     self.secrets.remember(&record.id, masked);
                     writes.push(Write::Capture { ticket, record: Box::new(record), audit });
@@ -284,6 +284,10 @@ impl Worker {
                 "{lost} audit rows, call events or executions could not be written"
             )));
         }
+    }
+
+    fn record(&self, letter: &DeadLetter) -> (Record, Masked) {
+        Record::sealed_of(letter, &self.settings.redactor, &self.settings.seal, fresh_nonce)
     }
 
     fn redacted(&self, audit: AuditRow, masked: &Masked) -> AuditRow {
@@ -486,7 +490,9 @@ fn apply_all(conn: &Connection, writes: &[Write]) -> rusqlite::Result<Vec<String
     let mut orphans = Vec::new();
     for write in writes {
         match write {
-            Write::Capture { record, .. } => rows::insert(conn, record)?,
+            Write::Capture { record, .. } => {
+                rows::insert(conn, record)?;
+            }
             Write::Execution(row) => rows::record_execution(conn, row)?,
             Write::Late(late) => {
                 if !rows::attach_late(conn, late)? {

@@ -1,6 +1,9 @@
 //! Claims and their ends, against real files and many hands.
 
 use super::*;
+use crate::store::db::immutable;
+use crate::store::error::Fault;
+use rusqlite::OpenFlags;
 use crate::record::redact::Redactor;
 use crate::record::stored::Record;
 use crate::record::test_values::letter;
