@@ -85,7 +85,11 @@ const CLASSES: [(&str, FailureClass); 7] = [
 pub const AUDIT_LIMIT_DEFAULT: u64 = 100;
 
 // What narrows a selection of records, the same for every command.
-const STATUS: Opt = opt("status", "words", "Any of pending, replaying, replayed, failed_replay, discarded, settled, parked, joined by commas.");
+const STATUS: Opt = opt(
+    "status",
+    "words",
+    "Any of pending, replaying, replayed, failed_replay, discarded, settled, parked, joined by commas.",
+);
 const TOOL: Opt = opt("tool", "glob", "Only tools whose name fits: * is any text, ? one character.");
 const CLASS: Opt =
     opt("class", "word", "transport, timeout, upstream_error, non_retryable, tool_error, interrupted or circuit_open.");
@@ -207,7 +211,11 @@ pub const COMMANDS: &[CommandSpec] = &[
             opt("timeout-ms", "n", "Time limit in milliseconds instead of the tool's own."),
             opt("http", "url", "A remote server; not yet available in this version."),
             flag("all", "All calls that the filters take."),
-            opt("status", "words", "With --all: any of pending, failed_replay, replaying, parked, settled, joined by commas."),
+            opt(
+                "status",
+                "words",
+                "With --all: any of pending, failed_replay, replaying, parked, settled, joined by commas.",
+            ),
             TOOL,
             CLASS,
             SERVER,
@@ -257,9 +265,20 @@ pub const COMMANDS: &[CommandSpec] = &[
         about: "Give up calls: nothing replays them any more, and they stay in the queue.",
         detail: "With filters: pending, failed and parked calls unless --status says otherwise. They can be opened again.",
         options: &[
-            CONFIG, STATUS, TOOL, CLASS, SERVER, CALLER, CORRELATION, SINCE, UNTIL, OLDER,
+            CONFIG,
+            STATUS,
+            TOOL,
+            CLASS,
+            SERVER,
+            CALLER,
+            CORRELATION,
+            SINCE,
+            UNTIL,
+            OLDER,
             flag("all", "Without filters: all of them."),
-            NOTE, YES, JSON,
+            NOTE,
+            YES,
+            JSON,
         ],
         server: ServerPart::None,
         exits: &[(0, "done, also if nothing was found"), (1, "a record is refused, or nobody said yes"), USAGE_EXIT],
@@ -271,10 +290,21 @@ pub const COMMANDS: &[CommandSpec] = &[
         about: "Let calls be replayed again that were discarded, parked or failed.",
         detail: "Their failed replays no longer count. With filters: discarded and parked calls unless --status says otherwise.",
         options: &[
-            CONFIG, STATUS, TOOL, CLASS, SERVER, CALLER, CORRELATION, SINCE, UNTIL, OLDER,
+            CONFIG,
+            STATUS,
+            TOOL,
+            CLASS,
+            SERVER,
+            CALLER,
+            CORRELATION,
+            SINCE,
+            UNTIL,
+            OLDER,
             flag("all", "Without filters: all of them."),
             flag("force", "Also a call that has succeeded or has run, or whose replay has an unknown outcome."),
-            NOTE, YES, JSON,
+            NOTE,
+            YES,
+            JSON,
         ],
         server: ServerPart::None,
         exits: &[(0, "done, also if nothing was found"), (1, "a record is refused, or nobody said yes"), USAGE_EXIT],
@@ -287,9 +317,19 @@ pub const COMMANDS: &[CommandSpec] = &[
         detail: "With filters: replayed, discarded and settled calls unless --status says otherwise. What is being replayed \
                  stays.",
         options: &[
-            CONFIG, STATUS, TOOL, CLASS, SERVER, CALLER, CORRELATION, SINCE, UNTIL, OLDER,
+            CONFIG,
+            STATUS,
+            TOOL,
+            CLASS,
+            SERVER,
+            CALLER,
+            CORRELATION,
+            SINCE,
+            UNTIL,
+            OLDER,
             flag("all", "Without filters: all of them."),
-            YES, JSON,
+            YES,
+            JSON,
         ],
         server: ServerPart::None,
         exits: &[(0, "done, also if nothing was found"), (1, "a record is refused, or nobody said yes"), USAGE_EXIT],
@@ -301,7 +341,15 @@ pub const COMMANDS: &[CommandSpec] = &[
         about: "Write stored calls as lines of JSON, oldest first, for replay import elsewhere.",
         detail: "Everything in them is redacted or sealed. Without --output they go to standard output.",
         options: &[
-            CONFIG, STATUS, TOOL, CLASS, SERVER, CALLER, CORRELATION, SINCE, UNTIL,
+            CONFIG,
+            STATUS,
+            TOOL,
+            CLASS,
+            SERVER,
+            CALLER,
+            CORRELATION,
+            SINCE,
+            UNTIL,
             opt("output", "file", "Write to this file, which must not exist, readable by you alone."),
             opt("limit", "n", "At most so many, the oldest; all unless given."),
         ],
@@ -326,7 +374,11 @@ pub const COMMANDS: &[CommandSpec] = &[
         detail: "Afterwards the keys under queue.seal.previous are no longer needed.",
         options: &[CONFIG, JSON],
         server: ServerPart::None,
-        exits: &[(0, "all originals are sealed with the current key"), (1, "some are not; stderr says why"), USAGE_EXIT],
+        exits: &[
+            (0, "all originals are sealed with the current key"),
+            (1, "some are not; stderr says why"),
+            USAGE_EXIT,
+        ],
         example: "mcprelay replay reseal",
     },
     CommandSpec {
@@ -411,7 +463,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         detail: "A time is RFC 3339 (2026-11-30T10:00:00+01:00) or an age (2h, 30m, 7d). Both ends are included.",
         options: &[
             CONFIG,
-            opt("kind", "word", "captured, denied or replayed."),
+            opt("kind", "word", "captured, denied, replayed, settled, discarded, reopened or purged."),
             opt("tool", "name", "Exactly this tool."),
             opt("caller", "name", "Exactly this caller."),
             opt("correlation-id", "id", "Exactly this call."),

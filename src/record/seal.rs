@@ -258,7 +258,10 @@ mod tests {
         assert_eq!(ring(2, &[]).open("01A", &sealed), Err(SealError::UnknownKey(key(1).id().to_owned())));
         let only_old = Keyring::new(None, vec![key(1)]);
         assert_eq!(only_old.open("01A", &sealed), Ok(b"x".to_vec()));
-        assert_eq!((only_old.seal("01A", b"x", [1; 12]), only_old.can_seal(), only_old.is_empty()), (None, false, false));
+        assert_eq!(
+            (only_old.seal("01A", b"x", [1; 12]), only_old.can_seal(), only_old.is_empty()),
+            (None, false, false)
+        );
         assert_eq!(key_id(&sealed), Some(key(1).id()));
         assert_eq!(key_id("v2.0123456789abcdef.AAAA"), None);
         assert!(!format!("{new:?}").contains("0101"), "{new:?}");

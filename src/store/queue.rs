@@ -4,6 +4,8 @@
 //! that ran out before the call was handed to the server is free to take; one that ran out after it is an execution
 //! whose outcome nobody knows, and is only taken by force.
 
+#[cfg(test)]
+pub(crate) mod contract;
 mod life;
 mod select;
 

@@ -515,6 +515,7 @@ mod tests {
             history: Place::new("history.db", None),
             retention_days: 30,
             redactor: Redactor::new(&[]),
+            seal: Arc::default(),
             queue_busy: Duration::ZERO,
         };
         let mut worker = Worker::new(settings, Box::new(drop), Arc::default(), WaitingEvents::default());

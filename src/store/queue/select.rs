@@ -30,6 +30,8 @@ pub struct Filter {
     /// Only what may be taken without force at this moment, by its status: of the statuses asked for (pending and failed
     /// ones if none are), and claims that ran out before anything was sent.
     pub free_at: Option<Wall>,
+    /// Only those whose replay was handed to the server by somebody who has vanished: their outcome is not known.
+    pub lost_at: Option<Wall>,
     /// Only records with a sealed original.
     pub sealed: bool,
     /// Behind this record in the order of the list.
@@ -44,7 +46,8 @@ impl Filter {
     /// Whether nothing but the status narrows it.
     #[must_use]
     pub fn takes_everything(&self) -> bool {
-        let status_only = Filter { statuses: self.statuses.clone(), oldest_first: self.oldest_first, ..Filter::default() };
+        let status_only =
+            Filter { statuses: self.statuses.clone(), oldest_first: self.oldest_first, ..Filter::default() };
         *self == status_only
     }
 }
@@ -54,14 +57,16 @@ impl Filter {
 pub struct Head {
     /// The record.
     pub id: String,
+    /// The server's name.
+    pub server: String,
     /// The tool's name.
     pub tool: String,
     /// Whether it may have run.
     pub executed: Executed,
     /// Whether its tool was called idempotent when it failed.
     pub idempotent: bool,
-    /// The length of the list of its replays: another one tells that somebody has replayed it since.
-    pub replays_bytes: u64,
+    /// Replays that failed: another number tells that somebody has replayed it since.
+    pub redrives: u32,
 }
 
 /// The records of one tool that failed in one way.
@@ -131,17 +136,17 @@ impl Queue {
     /// # Errors
     /// If the file cannot be read.
     pub fn heads(&self, filter: &Filter) -> Result<Vec<Head>, QueueError> {
-        let columns = "id, tool_name, failure_executed, idempotent, length(replay_attempts)";
+        let columns = "id, server_name, tool_name, failure_executed, idempotent, replay_failures";
         let (sql, values) = select(columns, filter);
         let read = |row: &rusqlite::Row<'_>| {
-            let executed: String = row.get(2)?;
-            let bytes: i64 = row.get(4)?;
+            let executed: String = row.get(3)?;
             Ok(Head {
                 id: row.get(0)?,
-                tool: row.get(1)?,
+                server: row.get(1)?,
+                tool: row.get(2)?,
                 executed: Executed::parse(&executed).unwrap_or(Executed::Maybe),
-                idempotent: row.get(3)?,
-                replays_bytes: u64::try_from(bytes).unwrap_or(0),
+                idempotent: row.get(4)?,
+                redrives: row.get(5)?,
             })
         };
         let run = || -> rusqlite::Result<Vec<Head>> {
@@ -182,7 +187,8 @@ impl Queue {
                     continue;
                 };
                 let (tool, idempotent): (String, bool) = (row.get(0)?, row.get(2)?);
-                let same = |last: &&mut StatsRow| last.tool == tool && last.class == class && last.idempotent == idempotent;
+                let same =
+                    |last: &&mut StatsRow| last.tool == tool && last.class == class && last.idempotent == idempotent;
                 if stats.last_mut().filter(same).is_none() {
                     let (statuses, oldest, newest) = (Vec::new(), None, None);
                     stats.push(StatsRow { tool, class, idempotent, statuses, oldest, newest, maybe: 0 });
@@ -203,7 +209,7 @@ impl Queue {
     }
 }
 
-fn select(columns: &str, filter: &Filter) -> (String, Vec<Value>) {
+pub(super) fn select(columns: &str, filter: &Filter) -> (String, Vec<Value>) {
     let (wheres, values) = conditions(filter);
     let order = if filter.oldest_first { "ASC" } else { "DESC" };
     let limit = filter.limit.and_then(|limit| i64::try_from(limit).ok()).unwrap_or(-1);
@@ -254,6 +260,8 @@ pub(super) fn conditions(filter: &Filter) -> (String, Vec<Value>) {
     add("correlation_id =", text(&filter.correlation_id));
     add("captured_at >=", filter.since.map(|at| Value::Integer(at.0)));
     add("captured_at <=", filter.until.map(|at| Value::Integer(at.0)));
+    let lost = "replay_status = 'replaying' AND claim_sent_at IS NOT NULL AND claim_expires_at <";
+    add(lost, filter.lost_at.map(|at| Value::Integer(at.0)));
     add(if filter.oldest_first { "id >" } else { "id <" }, text(&filter.after));
     if filter.sealed {
         wheres.push("sealed IS NOT NULL".to_owned());
