@@ -28,6 +28,9 @@ const GATHERED_BYTES_MAX: usize = 64 << 10;
 /// What a formatted call event costs in the queue, besides its texts.
 const EVENT_BYTES: usize = 512;
 
+/// Empties the terminal's line from the cursor on, which a status leaves at its beginning.
+pub const CLEAR: &[u8] = b"\x1b[K";
+
 /// One thing to write.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Line {
@@ -39,13 +42,16 @@ pub enum Line {
     Noise(Vec<u8>),
     /// An ended call.
     Call(Arc<CallEvent>),
+    /// How far a long command has come, for a terminal: it stands until the next line is written over it. An empty one
+    /// takes it away.
+    Status(String),
 }
 
 impl Line {
     fn cost(&self) -> usize {
         match self {
             Line::Raw(bytes) => bytes.len(),
-            Line::Diagnostic(text) => text.len(),
+            Line::Diagnostic(text) | Line::Status(text) => text.len(),
             Line::Noise(bytes) => bytes.len().min(NOISE_BYTES_MAX),
             Line::Call(event) => {
                 EVENT_BYTES + event.tool.len() + event.error.as_ref().map_or(0, |error| error.message.len())
@@ -151,6 +157,7 @@ impl Log {
 
 fn write_lines(shared: &Shared, to: &mut impl Write, format: &impl Fn(&CallEvent) -> String) {
     let mut out = Vec::new();
+    let mut status_stands = false;
     loop {
         let mut state = shared.lock();
         state =
@@ -171,6 +178,10 @@ fn write_lines(shared: &Shared, to: &mut impl Write, format: &impl Fn(&CallEvent
             );
         }
         for line in lines {
+            if status_stands {
+                out.extend_from_slice(CLEAR);
+            }
+            status_stands = matches!(&line, Line::Status(text) if !text.is_empty());
             add_line(&mut out, &line, format);
         }
         // Logging that fails is lost, and nothing else.
@@ -205,6 +216,11 @@ fn add_line(out: &mut Vec<u8>, line: &Line, format: &impl Fn(&CallEvent) -> Stri
             }
         }
         Line::Call(event) => out.extend_from_slice(format(event).as_bytes()),
+        Line::Status(text) => {
+            out.extend_from_slice(text.as_bytes());
+            out.push(b'\r');
+            return;
+        }
     }
     if out.last() != Some(&b'\n') {
         out.push(b'\n');
@@ -234,6 +250,25 @@ mod tests {
         fn flush(&mut self) -> std::io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn a_status_stands_until_the_next_line_is_written_over_it() {
+        let (out, written) = unbounded();
+        let (entered, _) = unbounded();
+        let (open, gate) = bounded::<()>(0);
+        drop(open);
+        let log = Log::start(Gate { entered, open: gate, out }, |_| String::new()).expect("a thread");
+        for status in ["1 of 2", "2 of 2"] {
+            log.line(Line::Status(status.to_owned()));
+        }
+        log.diagnose("said");
+        log.line(Line::Status(String::new()));
+        log.diagnose("end");
+        log.flush(Duration::from_secs(10));
+        let all: Vec<u8> = written.try_iter().flatten().collect();
+        let text = String::from_utf8(all).expect("text");
+        assert_eq!(text, "1 of 2\r\x1b[K2 of 2\r\x1b[Kmcprelay: said\n\rmcprelay: end\n");
     }
 
     #[test]

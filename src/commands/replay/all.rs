@@ -199,6 +199,8 @@ struct Turn<'a, 'w> {
     last_call: Option<Time>,
     out: &'w mut dyn Write,
     err: &'w mut dyn Write,
+    /// What empties the line of the progress before ours, on standard output and on standard error.
+    clear: [&'static str; 2],
 }
 
 fn replay(
@@ -219,7 +221,7 @@ fn replay(
     let mut progress = Progress::new(context, &log, chosen.heads.len());
     let owner = owner();
     let means = Means { context, pool: &mut pool, books: &mut books, log: &log, owner: &owner };
-    let mut turn = Turn { args, means, stop: &stop, last_call: None, out, err };
+    let mut turn = Turn { args, means, stop: &stop, last_call: None, out, err, clear: clears() };
     for (at, head) in &chosen.heads {
         if stop.asked() {
             tally.stopped = Some("interrupted");
@@ -254,7 +256,25 @@ fn replay(
     Ok(summary(args, chosen, &tally, out, err))
 }
 
+fn clears() -> [&'static str; 2] {
+    let terminals = (std::io::stdout().is_terminal(), std::io::stderr().is_terminal());
+    let clear = |yes| if yes { "\x1b[K" } else { "" };
+    // Progress is on standard error; both are the same terminal as a rule.
+    [clear(terminals.0 && terminals.1), clear(terminals.1)]
+}
+
 impl Turn<'_, '_> {
+    fn tell(&mut self, text: &str) {
+        // Whoever reads it may have gone away; the calls are what matters.
+        let _ = writeln!(self.err, "{}mcprelay: {text}", self.clear[1]);
+    }
+
+    fn tell_ok(&mut self, text: &str) {
+        if !self.args.json {
+            let _ = writeln!(self.out, "{}{text}", self.clear[0]).and_then(|()| self.out.flush());
+        }
+    }
+
     /// Makes one call, if nothing speaks against it.
     fn call(&mut self, queue: &mut Queue, record: &Record) -> Result<(Plan, Done), Refusal> {
         let context = self.means.context;
@@ -300,14 +320,12 @@ impl Turn<'_, '_> {
         let fate = if message.is_some() { Fate::Failed } else { Fate::Ok };
         tally.count(fate);
         tally.parked += u64::from(done.status == Status::Parked);
-        // Whoever reads it may have gone away; the calls are what matters.
         match &message {
             Some(message) => {
                 let parked = if done.status == Status::Parked { " (parked now)" } else { "" };
-                let _ = writeln!(self.err, "mcprelay: replay failed: {id}: {}{parked}", one_line(message));
+                self.tell(&format!("replay failed: {id}: {}{parked}", one_line(message)));
             }
-            None if !self.args.json => _ = writeln!(self.out, "replay ok: {id}").and_then(|()| self.out.flush()),
-            None => {}
+            None => self.tell_ok(&format!("replay ok: {id}")),
         }
         if self.args.json {
             let kind = match (&done.outcome.failure, done.stopped) {
@@ -322,7 +340,7 @@ impl Turn<'_, '_> {
     fn refused(&mut self, id: &str, refusal: &Refusal, tally: &mut Tally) {
         let fate = Fate::of(refusal);
         tally.count(fate);
-        let _ = writeln!(self.err, "mcprelay: replay {}: {id}: {}", fate.word(), one_line(&refusal.message));
+        self.tell(&format!("replay {}: {id}: {}", fate.word(), one_line(&refusal.message)));
         if self.args.json {
             tally.records.push(entry(id, fate, None, Some((refusal.kind, &refusal.message))));
         }
@@ -343,11 +361,9 @@ impl Turn<'_, '_> {
         tally.count(fate);
         match tried.against.first() {
             Some(refusal) => {
-                let text = one_line(&refusal.message);
-                let _ = writeln!(self.err, "mcprelay: would be refused: {}: {text}", record.id);
+                self.tell(&format!("would be refused: {}: {}", record.id, one_line(&refusal.message)));
             }
-            None if !self.args.json => _ = writeln!(self.out, "would replay: {}", record.id),
-            None => {}
+            None => self.tell_ok(&format!("would replay: {}", record.id)),
         }
         if self.args.json {
             tally.records.push(tried.to_json());
@@ -410,7 +426,7 @@ fn summary(
     if failed + skipped > 0 || tally.stopped.is_some() { ExitStatus::Failure } else { status }
 }
 
-/// One line on a terminal that the next line of the log writes over.
+/// One line on a terminal that the next line writes over.
 struct Progress<'a> {
     context: &'a Context,
     log: &'a Log,
@@ -431,15 +447,14 @@ impl<'a> Progress<'a> {
             self.due = Some(due.max(now).plus(PROGRESS_EVERY));
             let Tally { ok, failed, skipped, .. } = tally;
             let (done, total) = (tally.done(), self.total);
-            // The cursor goes back, so that a line of the log, which is longer, stands alone.
-            let text = format!("\x1b[K{done} of {total}: {ok} ok, {failed} failed, {skipped} skipped\r");
-            self.log.line(Line::Raw(text.into_bytes()));
+            let text = format!("{done} of {total}: {ok} ok, {failed} failed, {skipped} skipped");
+            self.log.line(Line::Status(text));
         }
     }
 
     fn end(&self) {
         if self.due.is_some() {
-            self.log.line(Line::Raw(b"\x1b[K".to_vec()));
+            self.log.line(Line::Status(String::new()));
         }
     }
 }
