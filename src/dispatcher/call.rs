@@ -911,12 +911,15 @@ fn error_failure(message: &Message) -> Failure {
     let error = message.error();
     let member = |name| error.and_then(|error| error.member(name));
     let code = error_code(message);
-    let text = member("message").and_then(Json::as_str).map_or_else(String::new, std::borrow::Cow::into_owned);
+    let text = member("message").and_then(Json::raw_str).map(|text| text.unescape_lossy().into_owned());
+    // Some servers answer with a bare text or an object of their own, which is then all there is to know.
+    let detail = if text.is_some() { member("data") } else { error };
+    let text = text.unwrap_or_else(|| "the server's error has no message".to_owned());
     let class = error_class(code);
     let again = if class == FailureClass::NonRetryable { Again::Never } else { Again::IfIdempotent };
     Failure {
         code,
-        detail: member("data").map(|data| data.text().to_vec()),
+        detail: detail.map(|detail| detail.text().to_vec()),
         ..Failure::ours(class, executed_by(message), again, text)
     }
 }
