@@ -447,7 +447,7 @@ fn create(
 ) -> std::io::Result<(File, PathBuf, u64)> {
     let mut ulids = Ulids::new();
     for _ in 0..CREATE_TRIES {
-        let name = ulids.next(now, || getrandom::u64().unwrap_or_default());
+        let name = ulids.next(now, crate::random::u64);
         let path = directory.join(format!("{PREFIX}{name}{NEW_SUFFIX}"));
         let mut file = files::create_private(&path)?;
         if !files::try_lock(&file)? || !files::is_at(&file, &path) {

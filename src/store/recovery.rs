@@ -101,7 +101,7 @@ pub(super) fn take(found: &Found, ulids: &mut Ulids, now: Wall) -> std::io::Resu
         }
         Kind::Flight => take_flight(file, &found.path, ulids).map(Some),
         Kind::Emergency => {
-            let name = ulids.next(now, || getrandom::u64().unwrap_or_default());
+            let name = ulids.next(now, crate::random::u64);
             let directory = files::parent_of(&found.path);
             let path = directory.join(format!("{}{name}{}", emergency::TAKEN_PREFIX, emergency::TAKEN_SUFFIX));
             std::fs::rename(&found.path, &path)?;
@@ -157,7 +157,7 @@ fn interrupted(
     };
     record.executed = if sent { Executed::Maybe } else { Executed::No };
     record.class = FailureClass::Interrupted;
-    record.id = ulids.next(record.captured_at, || getrandom::u64().unwrap_or_default());
+    record.id = ulids.next(record.captured_at, crate::random::u64);
     record.attempts = u32::try_from(call.begun.len()).unwrap_or(u32::MAX);
     record.tries = array(call.begun.iter().zip(1_u64..).map(|((_, at), number)| {
         object(|out| {

@@ -384,7 +384,7 @@ impl Worker {
         }
         for record in new.iter().map(|index| &held.records[*index]) {
             self.audits.push(AuditRow {
-                id: self.ulids.next(now, || getrandom::u64().unwrap_or_default()),
+                id: self.ulids.next(now, crate::random::u64),
                 at: now,
                 kind: AuditKind::Captured,
                 correlation_id: record.correlation_id.clone(),
