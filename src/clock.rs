@@ -55,6 +55,13 @@ impl Wall {
         let millis = u64::try_from(self.0).unwrap_or(0).min(253_402_300_799_999);
         humantime::format_rfc3339_millis(std::time::UNIX_EPOCH + Duration::from_millis(millis)).to_string()
     }
+
+    /// The moment that [`Wall::to_rfc3339`] wrote.
+    #[must_use]
+    pub fn from_rfc3339(text: &str) -> Option<Wall> {
+        let since = humantime::parse_rfc3339(text).ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+        i64::try_from(since.as_millis()).ok().map(Wall)
+    }
 }
 
 /// Both clocks read at once; the argument of every decision that depends on time.

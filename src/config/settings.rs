@@ -37,6 +37,8 @@ pub struct Settings {
     pub queue: QueueSettings,
     /// Where the history goes.
     pub store: StoreSettings,
+    /// The flight recorder.
+    pub recorder: RecorderSettings,
     /// Names whose values are not stored or logged.
     pub redaction: Vec<String>,
     /// Frames above this many bytes are refused.
@@ -82,6 +84,13 @@ pub struct StoreSettings {
     pub retention_days: u32,
 }
 
+/// `recorder`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecorderSettings {
+    /// A flight file of this many bytes is written anew with the open calls alone.
+    pub bytes_max: u64,
+}
+
 /// `shutdown`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShutdownSettings {
@@ -105,6 +114,7 @@ impl Default for Settings {
                 capture_timeout: Duration::from_millis(2_000),
             },
             store: StoreSettings { path: PathBuf::from("./.mcprelay/history.db"), retention_days: 30 },
+            recorder: RecorderSettings { bytes_max: 16 * 1024 * 1024 },
             redaction: REDACTION_DEFAULT.map(str::to_owned).to_vec(),
             frame_max_bytes: 64 * 1024 * 1024,
             shutdown: ShutdownSettings {
@@ -151,8 +161,8 @@ pub struct Refused {
 /// Looks up an environment variable; `None` if it is not set or not valid Unicode.
 pub type Env<'e> = &'e dyn Fn(&str) -> Option<String>;
 
-const SECTIONS: [&str; 9] =
-    ["reliability", "queue", "store", "redaction", "policy", "upstream", "identity", "wire", "shutdown"];
+const SECTIONS: [&str; 10] =
+    ["reliability", "queue", "store", "recorder", "redaction", "policy", "upstream", "identity", "wire", "shutdown"];
 
 /// The settings of a session without a file.
 #[must_use]
@@ -192,6 +202,7 @@ pub fn resolve(text: &str, file: &Path, overrides: &Overrides, env: Env<'_>) -> 
     queue(&root, &mut settings.queue, &mut findings);
     store(&root, &mut settings.store, &mut findings);
     one_database_each(&root, &settings, &mut findings);
+    recorder(&root, &mut settings.recorder, &mut findings);
     redaction(&root, &mut settings.redaction, &mut findings);
     let policy = policy(&root, &mut findings);
     upstream(&root, &mut findings);
@@ -449,6 +460,13 @@ fn one_database_each(root: &Section<'_>, settings: &Settings, findings: &mut Fin
             "queue and store have the same file",
             "give each a file of its own",
         );
+    }
+}
+
+fn recorder(root: &Section<'_>, settings: &mut RecorderSettings, findings: &mut Findings) {
+    let section = root.section("recorder", &["max_bytes"], findings);
+    if let Some(bytes) = section.whole("max_bytes", 4_096..=1 << 40, findings) {
+        settings.bytes_max = bytes;
     }
 }
 

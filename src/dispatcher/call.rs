@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::answer::{CREDENTIAL_REJECTED, DENIED, OurError};
 use super::client::AUTHORIZATION;
-use super::event::{Action, AttemptId, ClientId, Ticket, UpstreamId};
+use super::event::{Action, AttemptId, CallId, ClientId, Mark, Ticket, UpstreamId};
 use super::late::LateOwner;
 use super::pause::PausableClock;
 use super::{BatchId, Dispatcher, Open, OpenId, OpenKind, Timer};
@@ -271,6 +271,7 @@ impl Dispatcher {
             client.open.insert(id.key().clone(), open_id);
         }
         self.open.insert(open_id, Open { client, upstream, id, batch, kind: OpenKind::Call(Box::new(call)) });
+        self.mark_accepted(open_id);
         self.attempt(open_id);
     }
 
@@ -351,6 +352,44 @@ impl Dispatcher {
         self.refuse_with(client, batch, &error, id.raw());
     }
 
+    // --- the flight recorder ---
+
+    /// Says what the call becomes if this process dies with it. Nothing of it was sent yet.
+    fn mark_accepted(&mut self, id: OpenId) {
+        let Some(open) = self.open.get(&id) else { return };
+        let OpenKind::Call(call) = &open.kind else { return };
+        let letter = DeadLetter {
+            id: String::new(),
+            correlation_id: call.correlation_id.clone(),
+            captured_at: call.arrived.wall,
+            caller: Caller { transport: Transport::Stdio, identity: call.identity.clone() },
+            server: self.upstreams[&open.upstream].server.clone(),
+            client: self.client_info(open.client, call.frame.params_meta()),
+            tool: call.tool.clone(),
+            arguments: call.arguments_text(),
+            idempotency_key: call.idempotency_key(),
+            mid_conversation: call.mid_conversation(),
+            idempotent: call.idempotent,
+            class: FailureClass::Interrupted,
+            executed: Executed::No,
+            code: None,
+            message: String::new(),
+            detail: None,
+            attempts: Vec::new(),
+            policy: call.policy.clone(),
+        };
+        self.actions.push(Action::Record(Mark::Accepted { call: CallId(id.0), letter: Arc::new(letter) }));
+    }
+
+    /// The call is over, and what its client gets was said before; a member of a batch gets it with the whole batch.
+    fn mark_ended(&mut self, id: OpenId, open: &Open) {
+        let call = CallId(id.0);
+        match open.batch.and_then(|batch| self.batches.get_mut(&batch)) {
+            Some(batch) => batch.ended.push(call),
+            None => self.actions.push(Action::Record(Mark::Ended { client: open.client, call })),
+        }
+    }
+
     fn report_denied(&mut self, upstream: UpstreamId, call: &Call) {
         let rule = call.policy.rule.map_or_else(|| "null".to_owned(), |rule| rule.to_string());
         let reason = String::from_utf8_lossy(&quote(&call.policy.reason)).into_owned();
@@ -428,6 +467,7 @@ impl Dispatcher {
         let until = shown.plus(call.settings.timeout).min(call.total_until);
         call.state = State::Awaiting { attempt, started: now, until };
         self.arm_call(id);
+        self.actions.push(Action::Record(Mark::Attempt { call: CallId(id.0), attempt }));
         self.send_request(upstream, attempt, id, bytes);
     }
 
@@ -836,7 +876,7 @@ impl Dispatcher {
         let State::Capturing { letter, ending, .. } = &call.state else { return };
         let (letter, ending) = (Arc::clone(letter), (**ending).clone());
         if let Some(error) = trouble {
-            self.actions.push(Action::Rescue { letter: Arc::clone(&letter), error });
+            self.actions.push(Action::Rescue { call: CallId(id.0), letter: Arc::clone(&letter), error });
         }
         let record = Some(letter.id.clone());
         let (decision, answer) = match ending.withdrawn {
@@ -871,6 +911,7 @@ impl Dispatcher {
         };
         self.actions.push(Action::Report(Box::new(event)));
         self.answer_taken(&open, answer);
+        self.mark_ended(id, &open);
     }
 
     /// The event of a call that ends now, without an error.

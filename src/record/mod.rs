@@ -8,6 +8,7 @@ pub mod hash;
 pub mod ids;
 pub(crate) mod json_out;
 mod names;
+mod parse;
 pub mod redact;
 pub mod render;
 pub mod shell;

@@ -171,7 +171,7 @@ impl Session {
     pub fn start(command: ServerCommand, limits: Limits, clock: Clock, log: &Log) -> Result<Session, SessionError> {
         let (frames_tx, frames) = bounded(READS_WAITING_MAX);
         let (control_tx, control) = unbounded();
-        let wiring = Wiring { frames: frames_tx, control: control_tx, log: log.clone() };
+        let wiring = Wiring { frames: frames_tx, control: control_tx, log: log.clone(), watch: None };
         let process = spawn(&command, Incarnation(0), limits.frame_bytes_max, &wiring)?;
         let mut session = Session {
             era: Era::Legacy,

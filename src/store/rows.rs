@@ -6,11 +6,12 @@ use crate::record::{Caller, ClientInfo, Executed, FailureClass, PolicyNote, Serv
 use rusqlite::types::Type;
 use rusqlite::{Connection, Row, named_params, params};
 
-/// Writes a new record; one whose id is there already was stored before and is left alone.
-pub(super) fn insert(conn: &Connection, record: &Record) -> rusqlite::Result<()> {
+/// Writes a new record; one whose id is there already was stored before and is left alone. Whether it was new.
+pub(super) fn insert(conn: &Connection, record: &Record) -> rusqlite::Result<bool> {
     let argv = serde_json::to_string(&record.server.argv)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
-    conn.prepare_cached(
+    let changed = conn
+        .prepare_cached(
         "INSERT INTO failures (
             id, schema_version, correlation_id, captured_at, caller_type, caller_identity, client_name, client_version,
             server_name, server_transport, server_argv, server_cwd, tool_name, arguments_hash, arguments, idempotency_key,
@@ -54,7 +55,12 @@ pub(super) fn insert(conn: &Connection, record: &Record) -> rusqlite::Result<()>
         ":reason": record.policy.reason,
         ":status": record.status.as_str(),
     })?;
-    Ok(())
+    Ok(changed > 0)
+}
+
+/// Whether a record of this call is there.
+pub(super) fn has_call(conn: &Connection, correlation_id: &str) -> rusqlite::Result<bool> {
+    conn.prepare_cached("SELECT 1 FROM failures WHERE correlation_id = ?1")?.exists([correlation_id])
 }
 
 /// Reads a row of `SELECT * FROM failures`.
