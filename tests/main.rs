@@ -13,6 +13,7 @@ mod peers_work;
 mod pipes;
 mod processes;
 mod real_servers;
+mod recorder;
 mod replay;
 mod report;
 mod retries;
