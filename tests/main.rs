@@ -5,6 +5,7 @@ mod audit;
 mod chroot;
 mod cli_texts;
 mod config;
+mod disk_faults;
 mod features;
 mod framing;
 mod ids;
