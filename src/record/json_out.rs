@@ -9,7 +9,12 @@ pub(crate) struct Object {
 
 /// The text of one object.
 pub(crate) fn object(build: impl FnOnce(&mut Object)) -> String {
-    let mut object = Object { out: String::with_capacity(256), first: true };
+    object_of(256, build)
+}
+
+/// The same, for an object that will have about this many bytes.
+pub(crate) fn object_of(bytes: usize, build: impl FnOnce(&mut Object)) -> String {
+    let mut object = Object { out: String::with_capacity(bytes), first: true };
     object.nested(build);
     object.out
 }

@@ -1,7 +1,7 @@
 //! The dead letter as it is stored: redacted, with its life after the capture.
 
 use super::hash::{arguments_hash, sha256_hex};
-use super::json_out::{Object, array, object, string};
+use super::json_out::{Object, array, object, object_of, string};
 use super::redact::{Masked, Redactor};
 use super::shell::command_line;
 use super::{
@@ -188,7 +188,9 @@ impl Record {
     /// The record as one line of JSON: the members and order of the failure record, then what later versions added.
     #[must_use]
     pub fn to_json(&self) -> String {
-        object(|out| {
+        let texts = [&self.arguments, &self.detail, &self.late_result];
+        let bytes = 2_048 + texts.into_iter().flatten().map(String::len).sum::<usize>();
+        object_of(bytes, |out| {
             out.text("id", &self.id)
                 .text("correlation_id", &self.correlation_id)
                 .text("captured_at", &self.captured_at.to_rfc3339())

@@ -35,6 +35,9 @@ pub(super) const NEW_SUFFIX: &str = ".new";
 /// Marks that wait because the disk is full; beyond it they are dropped, and the file is written anew when it can be.
 const WAITING_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// So many bytes are worth a write of their own; memory for more is given back.
+const BUFFER_BYTES: usize = 256 * 1024;
+
 /// After a file could not be made, calls go unrecorded for this long before it is tried again.
 const RETRY_WAIT: Duration = Duration::from_secs(1);
 
@@ -218,9 +221,13 @@ impl Inner {
         let record = Record::of_open(letter, &self.settings.redactor, &mut self.command).to_json();
         let before = self.waiting.len();
         self.mark(Entry::Accepted { call: call.0, record: record.as_bytes() });
+        drop(record);
         let Some(live) = &self.file else { return };
         let accepted = (live.bytes + before as u64, self.waiting.len() - before);
         self.calls.insert(call, Call { accepted, attempts: Vec::new(), begun: Vec::new(), ended: false });
+        if self.waiting.len() >= BUFFER_BYTES {
+            self.write();
+        }
     }
 
     /// Adds a mark to what waits. While the file is stale there is no need: what is open is known here.
@@ -290,6 +297,7 @@ impl Inner {
         match result {
             Ok(()) => {
                 self.waiting.clear();
+                self.waiting.shrink_to(BUFFER_BYTES);
                 if self.trouble.is_some() {
                     // The name says that marks may be missing; a new file has them all.
                     live.rewrite_at = 0;
@@ -369,18 +377,24 @@ impl Inner {
         let mut moved = BTreeMap::new();
         let (file, new, bytes) = create(directory, at, &mut |file| {
             moved.clear();
+            let mut written = 0;
             let mut out = Vec::new();
             flight::append(&mut out, Entry::Begin { version: flight::VERSION, pid: std::process::id(), at });
             for (id, call) in calls {
                 let Some(old) = old.as_deref_mut() else { continue };
-                moved.insert(*id, out.len() as u64);
+                moved.insert(*id, written + out.len() as u64);
                 old.copy(call.accepted, waiting, &mut out)?;
                 for (attempt, at) in &call.begun {
                     flight::append(&mut out, Entry::Begun { call: id.0, attempt: attempt.0, at: *at });
                 }
+                if out.len() >= BUFFER_BYTES {
+                    file.write_all(&out)?;
+                    written += out.len() as u64;
+                    out.clear();
+                }
             }
             file.write_all(&out)?;
-            Ok(out.len() as u64)
+            Ok(written + out.len() as u64)
         })?;
         let name = match &self.file {
             Some(live) => live.name.clone(),
