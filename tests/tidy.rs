@@ -13,20 +13,46 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("suggest", &[]),
     ("glob", &[]),
     // Decide and describe.
+    ("breaker", &["clock"]),
+    ("budget", &["clock"]),
     ("wire", &["clock"]),
     ("identity", &["wire"]),
     ("policy", &["clock", "wire", "glob", "suggest"]),
-    ("retry", &["clock", "wire", "glob"]),
+    ("retry", &["clock", "wire", "glob", "breaker", "budget"]),
+    ("restart", &["clock", "retry"]),
+    ("faults", &["glob", "retry"]),
     ("record", &["clock", "wire"]),
     ("metrics", &["clock", "wire"]),
     // The engine.
-    ("dispatcher", &["clock", "wire", "identity", "policy", "retry", "record", "metrics", "exit"]),
+    (
+        "dispatcher",
+        &[
+            "clock", "wire", "identity", "policy", "retry", "record", "metrics", "exit", "breaker", "budget",
+            "restart", "faults",
+        ],
+    ),
     // Touch the world. Every thread of the crate starts at `ports::spawn`.
     ("ports", &["clock", "wire", "record", "dispatcher::event"]),
     ("random", &[]),
     ("store", &["clock", "wire", "record", "dispatcher::event", "ports::spawn", "random"]),
     // What the user wrote, as settings that the modules declare for themselves.
-    ("config", &["glob", "suggest", "identity", "policy", "retry", "dispatcher", "ports", "wire"]),
+    (
+        "config",
+        &[
+            "glob",
+            "suggest",
+            "identity",
+            "policy",
+            "retry",
+            "dispatcher",
+            "ports",
+            "wire",
+            "breaker",
+            "budget",
+            "restart",
+            "faults",
+        ],
+    ),
     // Join the parts.
     ("session", &["clock", "wire", "record", "exit", "dispatcher::event", "ports"]),
     (
@@ -76,8 +102,22 @@ const IMPORTS: &[(&str, &[&str])] = &[
 ];
 
 /// Modules that touch nothing: no clock, file, process, thread, channel or database.
-const PURE: &[&str] =
-    &["exit", "suggest", "glob", "wire", "identity", "policy", "retry", "record", "metrics", "dispatcher"];
+const PURE: &[&str] = &[
+    "exit",
+    "suggest",
+    "glob",
+    "wire",
+    "identity",
+    "policy",
+    "retry",
+    "record",
+    "metrics",
+    "dispatcher",
+    "breaker",
+    "budget",
+    "restart",
+    "faults",
+];
 
 /// What touches the world.
 const IMPURE: &[&str] = &[

@@ -28,7 +28,17 @@ use crate::store::{Command, QUEUE_BUSY, Report, Store, StoreSettings};
 /// Runs the wrapper until the client or the server ends the session.
 pub fn run(args: &RunArgs, err: &mut dyn Write) -> ExitStatus {
     let env = |name: &str| std::env::var(name).ok();
-    let loaded = match config::load(args.config.as_deref(), Path::new("."), &args.overrides, &env) {
+    let mut loaded = config::load(args.config.as_deref(), Path::new("."), &args.overrides, &env);
+    if let (Ok(loaded), Some(file)) = (&mut loaded, &args.faults) {
+        loaded.settings.faults = match config::load_faults(file) {
+            Ok(faults) => Some(faults),
+            Err(refused) => {
+                let _ = super::validate::print_refused(&refused, err);
+                return ExitStatus::Usage;
+            }
+        };
+    }
+    let loaded = match loaded {
         Ok(loaded) => loaded,
         Err(refused) => {
             // With standard error closed there is nobody left to tell.
@@ -90,6 +100,9 @@ fn engine_settings(settings: Settings) -> std::io::Result<dispatcher::Settings> 
         stdin_grace: settings.shutdown.stdin_grace,
         term_grace: settings.shutdown.term_grace,
         signal_drain: settings.shutdown.signal_drain,
+        restart: settings.restart,
+        health: settings.health,
+        faults: settings.faults,
         frame_bytes_max: settings.frame_max_bytes,
     })
 }

@@ -520,7 +520,7 @@ fn the_file_is_found_where_documented_and_nowhere_else() {
     let source = |loaded: Result<Loaded, Refused>| loaded.expect("usable").settings.source;
     assert_eq!(source(load_in(None)), None);
     let missing = lines(&load_in(Some(Path::new("/no/such.yaml"))).expect_err("must exist"));
-    assert_eq!(missing, ["/no/such.yaml: there is no such file; check the path after --config"]);
+    assert_eq!(missing, ["/no/such.yaml: there is no such file; check the path"]);
     assert!(lines(&load_in(Some(&directory)).expect_err("a directory"))[0].contains("directory"));
 
     let file = directory.join(DEFAULT_FILE);

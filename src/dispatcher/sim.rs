@@ -24,6 +24,7 @@ use crate::record::{
     AuditKind, AuditRow, CallEvent, DeadLetter, Decision, Executed, Execution, FailureClass, LateResult, Server,
     Transport,
 };
+use crate::restart::RestartSettings;
 use crate::retry::{Reliability, RetryPlan, ToolSettings};
 use crate::wire::message::{
     AnswerTo, FromClient, FromUpstream, Message, Method, Refusal, Role, from_client, from_upstream, sniff, sniff_tail,
@@ -56,6 +57,7 @@ pub(super) fn settings() -> Settings {
         idempotent: None,
         effects: None,
         capture_tool_errors: false,
+        circuit: None,
     };
     let deny = RuleSource { tool: "denied*".into(), caller: None, action: Verb::Deny, args: Vec::new() };
     Settings {
@@ -75,6 +77,9 @@ pub(super) fn settings() -> Settings {
         term_grace: Duration::from_millis(3_000),
         signal_drain: Duration::from_millis(1_000),
         frame_bytes_max: 10_000,
+        restart: RestartSettings { enabled: false, ..RestartSettings::default() },
+        health: None,
+        faults: None,
     }
 }
 
