@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::clock::Wall;
 use crate::config::{ATTEMPTS_MAX, MILLIS_MAX, Overrides, url_authority};
 use crate::record::anchor::Anchor;
-use crate::record::{AuditKind, FailureClass};
+use crate::record::{AuditKind, FailureClass, Status};
 use crate::suggest::nearest;
 
 /// An option of a command.
@@ -84,6 +84,27 @@ const CLASSES: [(&str, FailureClass); 7] = [
 /// How many rows `audit list` shows unless told otherwise.
 pub const AUDIT_LIMIT_DEFAULT: u64 = 100;
 
+// What narrows a selection of records, the same for every command.
+const STATUS: Opt = opt(
+    "status",
+    "words",
+    "Any of pending, replaying, replayed, failed_replay, discarded, settled, parked, joined by commas.",
+);
+const TOOL: Opt = opt("tool", "glob", "Only tools whose name fits: * is any text, ? one character.");
+const CLASS: Opt =
+    opt("class", "word", "transport, timeout, upstream_error, non_retryable, tool_error, interrupted or circuit_open.");
+const SERVER: Opt = opt("server", "name", "Exactly this server.");
+const CALLER: Opt = opt("caller", "name", "Exactly this caller.");
+const CORRELATION: Opt = opt("correlation-id", "id", "Exactly this call.");
+const SINCE: Opt = opt("since", "time", "Captured then or later.");
+const UNTIL: Opt = opt("until", "time", "Captured then or earlier.");
+const OLDER: Opt = opt("older-than", "age", "Captured longer ago than this: 30d.");
+const NOTE: Opt = opt("note", "text", "Why; it is kept with the record.");
+const YES: Opt = flag("yes", "Do not ask; scripts need it.");
+
+const FILTERS_EXPLAINED: &str =
+    "A time is RFC 3339 (2026-11-30T10:00:00+01:00) or an age (2h, 30m, 7d). Both ends are included.";
+
 /// How many records `replay list` shows unless told otherwise.
 pub const LIMIT_DEFAULT: u32 = 50;
 
@@ -132,8 +153,8 @@ pub const COMMANDS: &[CommandSpec] = &[
     },
     CommandSpec {
         words: "replay",
-        usage: "list | inspect | run",
-        about: "Look at calls that finally failed, and make them again.",
+        usage: "list | inspect | run | stats | settle | discard | reopen | purge | export | import | reseal",
+        about: "Look at calls that finally failed, make them again, or decide what becomes of them.",
         detail: "",
         options: &[],
         server: ServerPart::None,
@@ -144,19 +165,17 @@ pub const COMMANDS: &[CommandSpec] = &[
         words: "replay list",
         usage: "[options]",
         about: "List stored calls, newest first.",
-        detail: "A time is RFC 3339 (2026-11-30T10:00:00+01:00) or an age (2h, 30m, 7d). Both ends are included.",
+        detail: FILTERS_EXPLAINED,
         options: &[
             CONFIG,
-            opt("status", "word", "pending, replaying, replayed, failed_replay, discarded, settled or parked."),
-            opt("tool", "name", "Exactly this tool."),
-            opt("correlation-id", "id", "Exactly this call."),
-            opt(
-                "class",
-                "word",
-                "transport, timeout, upstream_error, non_retryable, tool_error, interrupted or circuit_open.",
-            ),
-            opt("since", "time", "Captured then or later."),
-            opt("until", "time", "Captured then or earlier."),
+            STATUS,
+            TOOL,
+            CORRELATION,
+            CLASS,
+            SERVER,
+            CALLER,
+            SINCE,
+            UNTIL,
             opt("limit", "n", "At most so many: 50 unless given, never more than 500."),
             JSON,
         ],
@@ -176,21 +195,192 @@ pub const COMMANDS: &[CommandSpec] = &[
     },
     CommandSpec {
         words: "replay run",
-        usage: "<id> [options] [-- <command> [args…]]",
-        about: "Make one stored call again, once.",
-        detail: "The server is started as it was then, or as given after --.",
+        usage: "(<id> | --all) [options] [-- <command> [args…]]",
+        about: "Make one stored call again, once; or all that wait, oldest first.",
+        detail: "The server is started as it was then, or as given after --. With --all the filters narrow what is made \
+                 again: all pending and failed calls unless --status says otherwise, each at most once, and one server \
+                 process for all calls of a server. Ctrl-C ends after the call in hand, a second one at once.",
         options: &[
             CONFIG,
             flag("dry-run", "Check that the server has the tool and show what would be sent; call nothing."),
             opt("set", "path=value", "Give an argument this text: a.b.0=value reaches inside. May be given again."),
+            opt("set-json", "path=json", "Give an argument this JSON value."),
+            opt("set-env", "path=variable", "Give an argument the text of this environment variable."),
+            opt("set-file", "path=file", "Give an argument the text of this file, without a newline at its end."),
             flag("force", "Call although an earlier execution is known or the call is not replayable."),
             flag("force-policy", "Call although the policy denies it."),
             opt("timeout-ms", "n", "Time limit in milliseconds instead of the tool's own."),
+            opt("http", "url", "A remote server; not yet available in this version."),
+            flag("all", "All calls that the filters take."),
+            opt(
+                "status",
+                "words",
+                "With --all: any of pending, failed_replay, replaying, parked, settled, joined by commas.",
+            ),
+            TOOL,
+            CLASS,
+            SERVER,
+            CALLER,
+            CORRELATION,
+            SINCE,
+            UNTIL,
+            opt("limit", "n", "At most so many, the oldest; all unless given."),
+            flag("exclude-unknown", "Leave out calls that may have run and whose tool is not idempotent."),
+            flag("plan", "Show what would run, by server and tool, and how long it may take; start nothing."),
+            opt("max-failures", "n", "Stop after so many failures."),
+            opt("rate", "n/s", "At most so many calls in a second (n/s), minute (n/m) or hour (n/h)."),
+            flag("yes", "Do not ask before calls that may have run are made again."),
             JSON,
         ],
         server: ServerPart::Optional,
-        exits: &[(0, "the tool answered without an error"), (1, "refused or failed; stderr says why"), USAGE_EXIT],
-        example: "mcprelay replay run 01KAB4Q7Z3M5N8P0R2T4V6X8Y0 --set token=new --dry-run",
+        exits: &[
+            (0, "the tool answered without an error; with --all: every call did, also if there was none"),
+            (1, "refused, failed or skipped, or stopped early; stderr says why"),
+            USAGE_EXIT,
+        ],
+        example: "mcprelay replay run --all --tool write_* --since 12h --plan",
+    },
+    CommandSpec {
+        words: "replay stats",
+        usage: "[options]",
+        about: "Count stored calls by tool and class: how many wait, since when, how many may have run.",
+        detail: FILTERS_EXPLAINED,
+        options: &[CONFIG, STATUS, TOOL, CORRELATION, CLASS, SERVER, CALLER, SINCE, UNTIL, JSON],
+        server: ServerPart::None,
+        exits: &[(0, "counted"), (1, "the database cannot be read"), USAGE_EXIT],
+        example: "mcprelay replay stats --since 12h",
+    },
+    CommandSpec {
+        words: "replay settle",
+        usage: "<id> --executed yes|no [options]",
+        about: "Record whether a call has run, which somebody found out.",
+        detail: "yes: the call is done and a replay needs --force. no: it has not run and waits again.",
+        options: &[CONFIG, opt("executed", "word", "yes or no."), NOTE, JSON],
+        server: ServerPart::None,
+        exits: &[(0, "recorded"), (1, "no such record, or it is being replayed or already decided"), USAGE_EXIT],
+        example: "mcprelay replay settle 01KAB4Q7Z3M5N8P0R2T4V6X8Y0 --executed yes --note 'order is in the shop'",
+    },
+    CommandSpec {
+        words: "replay discard",
+        usage: "(<id>… | filters | --all) [options]",
+        about: "Give up calls: nothing replays them any more, and they stay in the queue.",
+        detail: "With filters: pending, failed and parked calls unless --status says otherwise. They can be opened again.",
+        options: &[
+            CONFIG,
+            STATUS,
+            TOOL,
+            CLASS,
+            SERVER,
+            CALLER,
+            CORRELATION,
+            SINCE,
+            UNTIL,
+            OLDER,
+            flag("all", "Without filters: all of them."),
+            NOTE,
+            YES,
+            JSON,
+        ],
+        server: ServerPart::None,
+        exits: &[(0, "done, also if nothing was found"), (1, "a record is refused, or nobody said yes"), USAGE_EXIT],
+        example: "mcprelay replay discard --tool search --older-than 7d --yes",
+    },
+    CommandSpec {
+        words: "replay reopen",
+        usage: "(<id>… | filters | --all) [options]",
+        about: "Let calls be replayed again that were discarded, parked or failed.",
+        detail: "Their failed replays no longer count. With filters: discarded and parked calls unless --status says otherwise.",
+        options: &[
+            CONFIG,
+            STATUS,
+            TOOL,
+            CLASS,
+            SERVER,
+            CALLER,
+            CORRELATION,
+            SINCE,
+            UNTIL,
+            OLDER,
+            flag("all", "Without filters: all of them."),
+            flag("force", "Also a call that has succeeded or has run, or whose replay has an unknown outcome."),
+            NOTE,
+            YES,
+            JSON,
+        ],
+        server: ServerPart::None,
+        exits: &[(0, "done, also if nothing was found"), (1, "a record is refused, or nobody said yes"), USAGE_EXIT],
+        example: "mcprelay replay reopen 01KAB4Q7Z3M5N8P0R2T4V6X8Y0 --note 'the disk was replaced'",
+    },
+    CommandSpec {
+        words: "replay purge",
+        usage: "(<id>… | filters | --all) [options]",
+        about: "Delete calls from the queue for good.",
+        detail: "With filters: replayed, discarded and settled calls unless --status says otherwise. What is being replayed \
+                 stays.",
+        options: &[
+            CONFIG,
+            STATUS,
+            TOOL,
+            CLASS,
+            SERVER,
+            CALLER,
+            CORRELATION,
+            SINCE,
+            UNTIL,
+            OLDER,
+            flag("all", "Without filters: all of them."),
+            YES,
+            JSON,
+        ],
+        server: ServerPart::None,
+        exits: &[(0, "done, also if nothing was found"), (1, "a record is refused, or nobody said yes"), USAGE_EXIT],
+        example: "mcprelay replay purge --older-than 30d --yes",
+    },
+    CommandSpec {
+        words: "replay export",
+        usage: "[options]",
+        about: "Write stored calls as lines of JSON, oldest first, for replay import elsewhere.",
+        detail: "Everything in them is redacted or sealed. Without --output they go to standard output.",
+        options: &[
+            CONFIG,
+            STATUS,
+            TOOL,
+            CLASS,
+            SERVER,
+            CALLER,
+            CORRELATION,
+            SINCE,
+            UNTIL,
+            opt("output", "file", "Write to this file, which must not exist, readable by you alone."),
+            opt("limit", "n", "At most so many, the oldest; all unless given."),
+        ],
+        server: ServerPart::None,
+        exits: &[(0, "written"), (1, "the database cannot be read, or the file cannot be written"), USAGE_EXIT],
+        example: "mcprelay replay export --status pending,failed_replay --output queue.jsonl",
+    },
+    CommandSpec {
+        words: "replay import",
+        usage: "<file> [options]",
+        about: "Take in the calls of an export, all or none; - reads standard input.",
+        detail: "Calls that are in the queue already stay as they are there.",
+        options: &[CONFIG, JSON],
+        server: ServerPart::None,
+        exits: &[(0, "taken in"), (1, "a line is wrong and is named, or the database cannot be written"), USAGE_EXIT],
+        example: "mcprelay replay import queue.jsonl",
+    },
+    CommandSpec {
+        words: "replay reseal",
+        usage: "[options]",
+        about: "Seal all originals anew with the current key of queue.seal.",
+        detail: "Afterwards the keys under queue.seal.previous are no longer needed.",
+        options: &[CONFIG, JSON],
+        server: ServerPart::None,
+        exits: &[
+            (0, "all originals are sealed with the current key"),
+            (1, "some are not; stderr says why"),
+            USAGE_EXIT,
+        ],
+        example: "mcprelay replay reseal",
     },
     CommandSpec {
         words: "policy",
@@ -274,7 +464,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         detail: "A time is RFC 3339 (2026-11-30T10:00:00+01:00) or an age (2h, 30m, 7d). Both ends are included.",
         options: &[
             CONFIG,
-            opt("kind", "word", "captured, denied or replayed."),
+            opt("kind", "word", "captured, denied, replayed, settled, discarded, reopened or purged."),
             opt("tool", "name", "Exactly this tool."),
             opt("caller", "name", "Exactly this caller."),
             opt("correlation-id", "id", "Exactly this call."),
@@ -436,8 +626,43 @@ pub enum ReplayCommand {
     List(ReplayListArgs),
     /// `replay inspect`.
     Inspect(ReplayInspectArgs),
-    /// `replay run`.
+    /// `replay run <id>`.
     Run(ReplayRunArgs),
+    /// `replay run --all`.
+    RunAll(ReplayRunAllArgs),
+    /// `replay stats`.
+    Stats(ReplayStatsArgs),
+    /// `replay settle`.
+    Settle(ReplaySettleArgs),
+    /// `replay discard`, `replay reopen` or `replay purge`.
+    Decide(ReplayDecideArgs),
+    /// `replay export`.
+    Export(ReplayExportArgs),
+    /// `replay import`.
+    Import(ReplayImportArgs),
+    /// `replay reseal`.
+    Reseal(ReplayResealArgs),
+}
+
+/// What narrows a selection of records. The empty one takes all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// `--status`; empty if not given.
+    pub statuses: Vec<Status>,
+    /// `--tool`, a glob.
+    pub tool: Option<String>,
+    /// `--class`.
+    pub class: Option<FailureClass>,
+    /// `--server`, exact.
+    pub server: Option<String>,
+    /// `--caller`, exact.
+    pub caller: Option<String>,
+    /// `--correlation-id`, exact.
+    pub correlation_id: Option<String>,
+    /// `--since`, included.
+    pub since: Option<Wall>,
+    /// `--until` or `--older-than`, included.
+    pub until: Option<Wall>,
 }
 
 /// The arguments of `replay list`.
@@ -445,18 +670,8 @@ pub enum ReplayCommand {
 pub struct ReplayListArgs {
     /// `--config`.
     pub config: Option<PathBuf>,
-    /// `--status`, one of [`STATUSES`].
-    pub status: Option<&'static str>,
-    /// `--tool`, exact.
-    pub tool: Option<String>,
-    /// `--correlation-id`, exact.
-    pub correlation_id: Option<String>,
-    /// `--class`.
-    pub class: Option<FailureClass>,
-    /// `--since`, included.
-    pub since: Option<Wall>,
-    /// `--until`, included.
-    pub until: Option<Wall>,
+    /// The filters.
+    pub selection: Selection,
     /// `--limit`, from 1 to [`LIMIT_MAX`].
     pub limit: u32,
     /// `--json`.
@@ -483,8 +698,8 @@ pub struct ReplayRunArgs {
     pub config: Option<PathBuf>,
     /// `--dry-run`.
     pub dry_run: bool,
-    /// Each `--set` in order: path (not empty) and value.
-    pub set: Vec<(String, String)>,
+    /// Each `--set…` in order.
+    pub set: Vec<SetArg>,
     /// `--force`.
     pub force: bool,
     /// `--force-policy`.
@@ -495,6 +710,170 @@ pub struct ReplayRunArgs {
     pub json: bool,
     /// The server to start instead of the stored one; if given, not empty.
     pub server: Option<Vec<OsString>>,
+}
+
+/// One `--set…` option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetArg {
+    /// Which of the options.
+    pub source: SetSource,
+    /// The argument's path; not empty.
+    pub path: String,
+    /// What stands behind `=`.
+    pub value: String,
+}
+
+/// Where the value of a `--set…` option comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetSource {
+    /// `--set`: it is the text itself.
+    Text,
+    /// `--set-json`: it is a JSON text.
+    Json,
+    /// `--set-env`: it is the name of an environment variable.
+    Env,
+    /// `--set-file`: it is the path of a file.
+    File,
+}
+
+impl SetSource {
+    /// Every source with its option.
+    const ALL: [(&'static str, SetSource); 4] = [
+        ("set", SetSource::Text),
+        ("set-json", SetSource::Json),
+        ("set-env", SetSource::Env),
+        ("set-file", SetSource::File),
+    ];
+
+    /// The option's name without its dashes.
+    #[must_use]
+    pub fn option(self) -> &'static str {
+        SetSource::ALL.iter().find(|(_, source)| *source == self).map_or("set", |(name, _)| name)
+    }
+}
+
+/// The arguments of `replay run --all`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplayRunAllArgs {
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// The filters.
+    pub selection: Selection,
+    /// `--limit`.
+    pub limit: Option<u64>,
+    /// `--dry-run`; never with `plan`.
+    pub dry_run: bool,
+    /// `--plan`.
+    pub plan: bool,
+    /// `--force`.
+    pub force: bool,
+    /// `--force-policy`.
+    pub force_policy: bool,
+    /// `--timeout-ms`.
+    pub timeout: Option<Duration>,
+    /// `--exclude-unknown`.
+    pub exclude_unknown: bool,
+    /// `--max-failures`.
+    pub max_failures: Option<u64>,
+    /// `--rate`: the least time between two calls.
+    pub pause: Option<Duration>,
+    /// `--yes`.
+    pub yes: bool,
+    /// `--json`.
+    pub json: bool,
+    /// The server to start instead of the stored ones; if given, not empty.
+    pub server: Option<Vec<OsString>>,
+}
+
+/// The arguments of `replay stats`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplayStatsArgs {
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// The filters.
+    pub selection: Selection,
+    /// `--json`.
+    pub json: bool,
+}
+
+/// The arguments of `replay settle`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplaySettleArgs {
+    /// The record.
+    pub id: String,
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// `--executed`.
+    pub executed: bool,
+    /// `--note`.
+    pub note: Option<String>,
+    /// `--json`.
+    pub json: bool,
+}
+
+/// What `replay discard`, `replay reopen` and `replay purge` do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Give up.
+    Discard,
+    /// Let be replayed again.
+    Reopen,
+    /// Delete.
+    Purge,
+}
+
+/// The arguments of `replay discard`, `replay reopen` and `replay purge`. Either ids or a selection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplayDecideArgs {
+    /// What to do.
+    pub decision: Decision,
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// The records; empty with a selection.
+    pub ids: Vec<String>,
+    /// The filters; empty with ids, or with `--all`.
+    pub selection: Selection,
+    /// `--force`, of `replay reopen` only.
+    pub force: bool,
+    /// `--note`; never with a purge.
+    pub note: Option<String>,
+    /// `--yes`.
+    pub yes: bool,
+    /// `--json`.
+    pub json: bool,
+}
+
+/// The arguments of `replay export`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplayExportArgs {
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// The filters.
+    pub selection: Selection,
+    /// `--output`; standard output if not given.
+    pub output: Option<PathBuf>,
+    /// `--limit`.
+    pub limit: Option<u64>,
+}
+
+/// The arguments of `replay import`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplayImportArgs {
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// The file; `None` is standard input.
+    pub file: Option<PathBuf>,
+    /// `--json`.
+    pub json: bool,
+}
+
+/// The arguments of `replay reseal`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReplayResealArgs {
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// `--json`.
+    pub json: bool,
 }
 
 /// The arguments of `policy test`. `tool` or `id` is there.
@@ -698,7 +1077,15 @@ pub fn parse(args: &[OsString], now: Wall) -> Result<Command, UsageError> {
         "replay" => match subcommand("replay", rest)? {
             (Some("list"), rest) => parse_replay_list(rest, now),
             (Some("inspect"), rest) => parse_replay_inspect(rest),
-            (Some(_), rest) => parse_replay_run(rest),
+            (Some("stats"), rest) => parse_replay_stats(rest, now),
+            (Some("settle"), rest) => parse_replay_settle(rest),
+            (Some("discard"), rest) => parse_replay_decide("replay discard", Decision::Discard, rest, now),
+            (Some("reopen"), rest) => parse_replay_decide("replay reopen", Decision::Reopen, rest, now),
+            (Some("purge"), rest) => parse_replay_decide("replay purge", Decision::Purge, rest, now),
+            (Some("export"), rest) => parse_replay_export(rest, now),
+            (Some("import"), rest) => parse_replay_import(rest),
+            (Some("reseal"), rest) => parse_replay_reseal(rest),
+            (Some(_), rest) => parse_replay_run(rest, now),
             (None, _) => Ok(Command::Help("replay")),
         },
         "policy" => match subcommand("policy", rest)? {
@@ -963,6 +1350,89 @@ impl Given {
         self.error(format!("--since ({since}) lies after --until ({until})"))
     }
 
+    /// The filters on records that were given.
+    fn selection(&self, now: Wall) -> Result<Selection, UsageError> {
+        let (since, mut until) = (self.time("since", now)?, self.time("until", now)?);
+        if let Some(age) = self.text("older-than")? {
+            if until.is_some() {
+                return self.error("--until and --older-than exclude each other".to_owned());
+            }
+            let Ok(age) = humantime::parse_duration(&age) else {
+                return self.error(format!("--older-than: {} is no age like 30d", shown(OsStr::new(&age))));
+            };
+            let millis = i64::try_from(age.as_millis()).unwrap_or(i64::MAX);
+            until = Some(Wall(now.0.saturating_sub(millis).max(0)));
+        }
+        if let (Some(since), Some(until)) = (since, until) {
+            self.ordered(since, until)?;
+        }
+        let mut statuses = Vec::new();
+        for word in self.text("status")?.as_deref().map(|words| words.split(',')).into_iter().flatten() {
+            let word = word.trim();
+            match Status::parse(word) {
+                Some(status) if !statuses.contains(&status) => statuses.push(status),
+                Some(_) => {}
+                None => {
+                    let (known, word) = (STATUSES.join(", "), shown(OsStr::new(word)));
+                    return self.error(format!("--status: {word} is not one of {known}"));
+                }
+            }
+        }
+        Ok(Selection {
+            statuses,
+            tool: self.text("tool")?,
+            class: self.word("class", &CLASSES)?,
+            server: self.text("server")?,
+            caller: self.text("caller")?,
+            correlation_id: self.text("correlation-id")?,
+            since,
+            until,
+        })
+    }
+
+    /// Each `--set…` in the order given.
+    fn sets(&self) -> Result<Vec<SetArg>, UsageError> {
+        let mut sets = Vec::new();
+        for (name, value) in &self.options {
+            let Some((_, source)) = SetSource::ALL.iter().find(|(known, _)| known == name) else { continue };
+            // The value may be a secret that was redacted, so it is not repeated.
+            let Some(text) = value.to_str() else {
+                return self.error(format!("--{name}: the value is not valid Unicode"));
+            };
+            match text.split_once('=') {
+                Some((path, value)) if !path.is_empty() => {
+                    sets.push(SetArg { source: *source, path: path.to_owned(), value: value.to_owned() });
+                }
+                Some(_) => return self.error(format!("--{name}: nothing stands before =; write --{name} path=value")),
+                None => return self.error(format!("--{name}: there is no = in the value; write --{name} path=value")),
+            }
+        }
+        Ok(sets)
+    }
+
+    /// `10/s` as the time between two.
+    fn rate(&self, name: &str) -> Result<Option<Duration>, UsageError> {
+        let Some(text) = self.text(name)? else { return Ok(None) };
+        let parsed = text.split_once('/').and_then(|(count, unit)| {
+            let unit = match unit {
+                "s" => Duration::from_secs(1),
+                "m" => Duration::from_secs(60),
+                "h" => Duration::from_secs(3_600),
+                _ => return None,
+            };
+            let digits = !count.is_empty() && count.bytes().all(|b| b.is_ascii_digit());
+            let count: u32 = count.parse().ok().filter(|count| digits && (1..=1_000_000).contains(count))?;
+            Some(unit / count)
+        });
+        match parsed {
+            Some(pause) => Ok(Some(pause)),
+            None => self.error(format!(
+                "--{name}: {} is no rate like 10/s, 100/m or 1000/h (from 1 to 1000000)",
+                shown(OsStr::new(&text))
+            )),
+        }
+    }
+
     /// No word without dashes is left over.
     fn no_positionals(&self) -> Result<(), UsageError> {
         let Some(first) = self.positionals.first() else { return Ok(()) };
@@ -1077,12 +1547,7 @@ fn parse_replay_list(args: &[OsString], now: Wall) -> Result<Command, UsageError
     let limit = given.count("limit", u64::MAX)?.map(|limit| u32::try_from(limit).unwrap_or(u32::MAX));
     Ok(Command::Replay(ReplayCommand::List(ReplayListArgs {
         config: given.path("config")?,
-        status: given.word("status", &STATUSES.map(|status| (status, status)))?,
-        tool: given.text("tool")?,
-        correlation_id: given.text("correlation-id")?,
-        class: given.word("class", &CLASSES)?,
-        since: given.time("since", now)?,
-        until: given.time("until", now)?,
+        selection: given.selection(now)?,
         limit: limit.unwrap_or(LIMIT_DEFAULT).min(LIMIT_MAX),
         json: given.has("json"),
     })))
@@ -1094,29 +1559,166 @@ fn parse_replay_inspect(args: &[OsString]) -> Result<Command, UsageError> {
     Ok(Command::Replay(ReplayCommand::Inspect(ReplayInspectArgs { id, config, json })))
 }
 
-fn parse_replay_run(args: &[OsString]) -> Result<Command, UsageError> {
+/// Options of `replay run` that mean something with `--all` only.
+const ONLY_WITH_ALL: [&str; 14] = [
+    "status",
+    "tool",
+    "class",
+    "server",
+    "caller",
+    "correlation-id",
+    "since",
+    "until",
+    "limit",
+    "exclude-unknown",
+    "plan",
+    "max-failures",
+    "rate",
+    "yes",
+];
+
+fn parse_replay_run(args: &[OsString], now: Wall) -> Result<Command, UsageError> {
     let Some(given) = scan("replay run", args)? else { return Ok(Command::Help("replay run")) };
-    let mut set = Vec::new();
-    for (_, value) in given.options.iter().filter(|(name, _)| *name == "set") {
-        // The value may be a secret that was redacted, so it is not repeated.
-        let Some(text) = value.to_str() else { return given.error("--set: the value is not valid Unicode".to_owned()) };
-        match text.split_once('=') {
-            Some((path, value)) if !path.is_empty() => set.push((path.to_owned(), value.to_owned())),
-            Some(_) => return given.error("--set: nothing stands before =; write --set path=value".to_owned()),
-            None => return given.error("--set: there is no = in the value; write --set path=value".to_owned()),
-        }
+    if given.has("http") {
+        // A URL may hold a password, so it is not repeated.
+        return given.error("--http is not yet available in this version; give a command behind --".to_owned());
     }
+    if given.has("all") {
+        return parse_replay_run_all(given, now);
+    }
+    if let Some(name) = ONLY_WITH_ALL.into_iter().find(|name| given.has(name)) {
+        return given.error(format!("--{name} goes with --all only"));
+    }
+    let id = match given.positionals.as_slice() {
+        [] => return given.error("the record's id is missing; --all takes all that wait".to_owned()),
+        _ => given.id()?,
+    };
     Ok(Command::Replay(ReplayCommand::Run(ReplayRunArgs {
-        id: given.id()?,
+        id,
         config: given.path("config")?,
         dry_run: given.has("dry-run"),
-        set,
+        set: given.sets()?,
         force: given.has("force"),
         force_policy: given.has("force-policy"),
         timeout: given.millis("timeout-ms")?,
         json: given.has("json"),
         server: given.server,
     })))
+}
+
+fn parse_replay_run_all(given: Given, now: Wall) -> Result<Command, UsageError> {
+    if let Some(id) = given.positionals.first() {
+        return given.error(format!("--all and the id {} exclude each other", shown(id)));
+    }
+    if let Some((name, _)) = SetSource::ALL.iter().find(|(name, _)| given.has(name)) {
+        return given.error(format!("--{name} and --all exclude each other: it changes one call"));
+    }
+    if given.has("plan") && given.has("dry-run") {
+        return given.error("--plan and --dry-run exclude each other".to_owned());
+    }
+    let selection = given.selection(now)?;
+    if let Some(status) = selection.statuses.iter().find(|s| matches!(s, Status::Replayed | Status::Discarded)) {
+        return given.error(format!("--status: {status} is final; open such calls again with mcprelay replay reopen"));
+    }
+    Ok(Command::Replay(ReplayCommand::RunAll(ReplayRunAllArgs {
+        config: given.path("config")?,
+        selection,
+        limit: given.count("limit", u64::MAX)?,
+        dry_run: given.has("dry-run"),
+        plan: given.has("plan"),
+        force: given.has("force"),
+        force_policy: given.has("force-policy"),
+        timeout: given.millis("timeout-ms")?,
+        exclude_unknown: given.has("exclude-unknown"),
+        max_failures: given.count("max-failures", u64::MAX)?,
+        pause: given.rate("rate")?,
+        yes: given.has("yes"),
+        json: given.has("json"),
+        server: given.server,
+    })))
+}
+
+fn parse_replay_stats(args: &[OsString], now: Wall) -> Result<Command, UsageError> {
+    let Some(given) = scan("replay stats", args)? else { return Ok(Command::Help("replay stats")) };
+    given.no_positionals()?;
+    let (config, selection, json) = (given.path("config")?, given.selection(now)?, given.has("json"));
+    Ok(Command::Replay(ReplayCommand::Stats(ReplayStatsArgs { config, selection, json })))
+}
+
+fn parse_replay_settle(args: &[OsString]) -> Result<Command, UsageError> {
+    let Some(given) = scan("replay settle", args)? else { return Ok(Command::Help("replay settle")) };
+    let id = given.id()?;
+    let Some(executed) = given.word("executed", &[("yes", true), ("no", false)])? else {
+        return given.error("--executed is missing: has the call run, yes or no?".to_owned());
+    };
+    let (config, note, json) = (given.path("config")?, given.text("note")?, given.has("json"));
+    Ok(Command::Replay(ReplayCommand::Settle(ReplaySettleArgs { id, config, executed, note, json })))
+}
+
+fn parse_replay_decide(
+    words: &'static str,
+    decision: Decision,
+    args: &[OsString],
+    now: Wall,
+) -> Result<Command, UsageError> {
+    let Some(given) = scan(words, args)? else { return Ok(Command::Help(words)) };
+    let selection = given.selection(now)?;
+    let mut ids = Vec::new();
+    for id in &given.positionals {
+        match id.to_str() {
+            Some(text) if !text.is_empty() => ids.push(text.to_owned()),
+            _ => return given.error(format!("the id {} is empty or not valid Unicode", shown(id))),
+        }
+    }
+    let filtered = selection != Selection::default();
+    match (ids.is_empty(), filtered || given.has("all")) {
+        (true, false) => return given.error("name records, or filters, or --all".to_owned()),
+        (false, true) => return given.error("ids exclude filters and --all".to_owned()),
+        (true, true) | (false, false) => {}
+    }
+    if given.has("all") && (Selection { statuses: Vec::new(), ..selection.clone() }) != Selection::default() {
+        return given.error("--all and filters exclude each other, but for --status".to_owned());
+    }
+    Ok(Command::Replay(ReplayCommand::Decide(ReplayDecideArgs {
+        decision,
+        config: given.path("config")?,
+        ids,
+        selection,
+        force: given.has("force"),
+        note: given.text("note")?,
+        yes: given.has("yes"),
+        json: given.has("json"),
+    })))
+}
+
+fn parse_replay_export(args: &[OsString], now: Wall) -> Result<Command, UsageError> {
+    let Some(given) = scan("replay export", args)? else { return Ok(Command::Help("replay export")) };
+    given.no_positionals()?;
+    Ok(Command::Replay(ReplayCommand::Export(ReplayExportArgs {
+        config: given.path("config")?,
+        selection: given.selection(now)?,
+        output: given.path("output")?,
+        limit: given.count("limit", u64::MAX)?,
+    })))
+}
+
+fn parse_replay_import(args: &[OsString]) -> Result<Command, UsageError> {
+    let Some(given) = scan("replay import", args)? else { return Ok(Command::Help("replay import")) };
+    let file = match given.positionals.as_slice() {
+        [] => return given.error("the file is missing; - is standard input".to_owned()),
+        [file] if file.is_empty() => return given.error("the file's name is an empty text".to_owned()),
+        [file] => (file != "-").then(|| PathBuf::from(file)),
+        [_, second, ..] => return given.error(format!("unexpected argument {}", shown(second))),
+    };
+    let (config, json) = (given.path("config")?, given.has("json"));
+    Ok(Command::Replay(ReplayCommand::Import(ReplayImportArgs { config, file, json })))
+}
+
+fn parse_replay_reseal(args: &[OsString]) -> Result<Command, UsageError> {
+    let Some(given) = scan("replay reseal", args)? else { return Ok(Command::Help("replay reseal")) };
+    given.no_positionals()?;
+    let (config, json) = (given.path("config")?, given.has("json"));
+    Ok(Command::Replay(ReplayCommand::Reseal(ReplayResealArgs { config, json })))
 }
 
 fn parse_policy_test(args: &[OsString]) -> Result<Command, UsageError> {

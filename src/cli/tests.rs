@@ -125,7 +125,11 @@ fn usage_errors_name_the_token_and_the_help_to_read() {
             "report",
         ),
         ("audit", "audit needs one of: list, verify, head", "audit"),
-        ("audit list --kind lost", "--kind: lost is not one of captured, denied, replayed", "audit list"),
+        (
+            "audit list --kind lost",
+            "--kind: lost is not one of captured, denied, replayed, settled, discarded, reopened, purged",
+            "audit list",
+        ),
         ("audit list --json --no-header", "--json has no header that --no-header could leave out", "audit list"),
         (
             "audit list --since 2030-01-01T00:00:00Z --until 1h",
@@ -216,13 +220,16 @@ fn http_is_checked_and_then_refused_as_not_yet_there() {
 fn replay_list_takes_its_filters() {
     let args =
         listed("replay list --status failed_replay --tool t --correlation-id c --class timeout --limit 7 --json");
-    assert_eq!(
-        (args.status, args.class, args.limit, args.json),
-        (Some("failed_replay"), Some(FailureClass::Timeout), 7, true)
-    );
-    assert_eq!((args.tool.as_deref(), args.correlation_id.as_deref()), (Some("t"), Some("c")));
+    let selection = &args.selection;
+    assert_eq!((selection.class, args.limit, args.json), (Some(FailureClass::Timeout), 7, true));
+    assert_eq!(selection.statuses, [Status::FailedReplay]);
+    assert_eq!((selection.tool.as_deref(), selection.correlation_id.as_deref()), (Some("t"), Some("c")));
     let plain = listed("replay list");
-    assert_eq!((plain.limit, plain.status, plain.since, plain.json), (50, None, None, false));
+    assert_eq!((plain.limit, plain.selection, plain.json), (50, Selection::default(), false));
+    let several = listed("replay list --status pending,parked,pending --server s --caller c").selection;
+    assert_eq!(several.statuses, [Status::Pending, Status::Parked]);
+    assert_eq!((several.server.as_deref(), several.caller.as_deref()), (Some("s"), Some("c")));
+    assert!(refused("replay list --since 1h --until 2h").0.contains("lies after"));
     assert_eq!(listed("replay list --limit 501").limit, 500);
     assert_eq!(listed("replay list --limit 99999999999").limit, 500);
     assert!(refused("replay list --status done").0.starts_with("--status: done is not one of pending, replaying"));
@@ -231,7 +238,7 @@ fn replay_list_takes_its_filters() {
 
 #[test]
 fn times_are_normalised_whatever_their_spelling() {
-    let since = |text: &str| listed(&format!("replay list --since {text}")).since;
+    let since = |text: &str| listed(&format!("replay list --since {text}")).selection.since;
     for text in [
         "2026-11-30T10:00:00Z",
         "2026-11-30T10:00:00.000Z",
@@ -247,7 +254,7 @@ fn times_are_normalised_whatever_their_spelling() {
     assert_eq!(since("7d"), Some(Wall(NOW.0 - 604_800_000)));
     assert_eq!(since("1970-01-01T00:00:00+01:00"), Some(Wall(-3_600_000)));
     assert_eq!(since("900years"), Some(Wall(0)));
-    assert_eq!(listed("replay list --until 1m").until, Some(Wall(NOW.0 - 60_000)));
+    assert_eq!(listed("replay list --until 1m").selection.until, Some(Wall(NOW.0 - 60_000)));
     for text in [
         "yesterday",
         "2026-11-30",
@@ -277,6 +284,11 @@ fn replay_run_takes_overrides_and_a_server() {
         "--set",
         "a.b=c=d",
         "--set=n=",
+        "--set-json",
+        "o={}",
+        "--set-env=s=VAR",
+        "--set-file",
+        "f=/a=b",
         "--force",
         "--force-policy",
         "--timeout-ms",
@@ -287,14 +299,91 @@ fn replay_run_takes_overrides_and_a_server() {
     ];
     let Ok(Command::Replay(ReplayCommand::Run(args))) = parse_line(&line) else { panic!("refused") };
     assert_eq!(args.id, "01X");
-    assert_eq!(args.set, [("a.b".to_owned(), "c=d".to_owned()), ("n".to_owned(), String::new())]);
+    let set = |source, path: &str, value: &str| SetArg { source, path: path.to_owned(), value: value.to_owned() };
+    let expected = [
+        set(SetSource::Text, "a.b", "c=d"),
+        set(SetSource::Text, "n", ""),
+        set(SetSource::Json, "o", "{}"),
+        set(SetSource::Env, "s", "VAR"),
+        set(SetSource::File, "f", "/a=b"),
+    ];
+    assert_eq!(args.set, expected);
     assert!(args.force && args.force_policy && !args.dry_run && !args.json);
     assert_eq!(args.timeout, Some(Duration::from_millis(9)));
     assert_eq!(args.server, Some(vec!["srv".into(), "--set".into()]));
     for (value, expected) in [("hunter2", "there is no ="), ("=hunter2", "nothing stands before =")] {
-        let (message, _) = refused(&format!("replay run x --set {value}"));
-        assert!(message.contains(expected) && !message.contains("hunter2"), "{message}");
+        for option in ["set", "set-json", "set-env", "set-file"] {
+            let (message, _) = refused(&format!("replay run x --{option} {value}"));
+            assert!(message.contains(expected) && !message.contains("hunter2"), "{message}");
+        }
     }
+}
+
+fn all(line: &str) -> ReplayRunAllArgs {
+    match words(line) {
+        Ok(Command::Replay(ReplayCommand::RunAll(args))) => args,
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+#[test]
+fn replay_run_all_takes_filters_and_limits() {
+    let args =
+        all("replay run --all --tool write_* --status failed_replay --limit 100000 --max-failures 3 --rate 10/s \
+                    --exclude-unknown --yes --dry-run --force -- srv");
+    assert_eq!(args.selection.tool.as_deref(), Some("write_*"));
+    assert_eq!((args.limit, args.max_failures, args.pause), (Some(100_000), Some(3), Some(Duration::from_millis(100))));
+    assert!(args.exclude_unknown && args.yes && args.dry_run && args.force && !args.plan);
+    assert_eq!(args.server, Some(vec!["srv".into()]));
+    assert_eq!(all("replay run --all").limit, None, "no hidden cap");
+    assert_eq!(all("replay run --all --rate 60/m").pause, Some(Duration::from_secs(1)));
+    for rate in ["10", "0/s", "1.5/s", "-1/s", "10/d", "/s", "+1/s", "1000001/s"] {
+        assert!(refused(&format!("replay run --all --rate {rate}")).0.contains("is no rate like 10/s"), "{rate}");
+    }
+}
+
+#[test]
+fn contradictory_replays_are_refused() {
+    for (line, text) in [
+        ("replay run", "the record's id is missing; --all takes all that wait"),
+        ("replay run 01X --all", "--all and the id 01X exclude each other"),
+        ("replay run --all --set a=hunter2", "--set and --all exclude each other"),
+        ("replay run --all --set-env a=B", "--set-env and --all exclude each other"),
+        ("replay run --all --plan --dry-run", "--plan and --dry-run exclude each other"),
+        ("replay run --all --status replayed", "replayed is final"),
+        ("replay run 01X --limit 3", "--limit goes with --all only"),
+        ("replay run 01X --yes", "--yes goes with --all only"),
+        ("replay run 01X --http https://u:hunter2@h/", "--http is not yet available"),
+        ("replay settle 01X", "--executed is missing"),
+        ("replay settle 01X --executed maybe", "--executed: maybe is not one of yes, no"),
+        ("replay discard", "name records, or filters, or --all"),
+        ("replay purge 01X --older-than 30d", "ids exclude filters and --all"),
+        ("replay purge --all --tool x", "--all and filters exclude each other"),
+        ("replay purge --older-than soon", "--older-than: soon is no age like 30d"),
+        ("replay purge --older-than 1d --until 2d", "--until and --older-than exclude each other"),
+        ("replay purge 01X --note why", "unknown option --note"),
+        ("replay import", "the file is missing"),
+        ("replay import a b", "unexpected argument b"),
+    ] {
+        let (message, _) = refused(line);
+        assert!(message.contains(text) && !message.contains("hunter2"), "{line}: {message}");
+    }
+}
+
+#[test]
+fn decisions_take_ids_or_filters() {
+    let decided = |line: &str| match words(line) {
+        Ok(Command::Replay(ReplayCommand::Decide(args))) => args,
+        other => panic!("{line}: {other:?}"),
+    };
+    let args = decided("replay purge --older-than 30d --status replayed,settled --yes --json");
+    assert_eq!((args.decision, args.yes, args.json), (Decision::Purge, true, true));
+    assert_eq!(args.selection.until, Some(Wall(NOW.0 - 30 * 86_400_000)));
+    assert_eq!(args.selection.statuses, [Status::Replayed, Status::Settled]);
+    let args = decided("replay reopen 01A 01B --force --note why");
+    assert_eq!((args.ids.len(), args.force, args.note.as_deref()), (2, true, Some("why")));
+    assert_eq!(decided("replay discard --all").selection, Selection::default());
+    assert_eq!(decided("replay discard --all --status parked").selection.statuses, [Status::Parked]);
 }
 
 #[test]

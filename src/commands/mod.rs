@@ -11,6 +11,7 @@ mod records;
 pub mod replay;
 pub mod report;
 pub mod run;
+pub(crate) mod seal;
 pub(crate) mod table;
 pub(crate) mod terminal;
 pub(crate) mod text;

@@ -18,6 +18,7 @@ use crate::ports::log::{Line, Log};
 use crate::ports::outbox::Watch;
 use crate::record::redact::Redactor;
 use crate::record::render::log_line;
+use crate::record::seal::Keyring;
 use crate::record::{AuditRow, CallEvent, DeadLetter, Execution, LateResult, Server, Transport};
 use crate::runtime::{self, Keeper, Session};
 use crate::store::place::{Place, state_dir};
@@ -46,7 +47,16 @@ pub fn run(args: &RunArgs, err: &mut dyn Write) -> ExitStatus {
             return ExitStatus::Usage;
         }
     };
-    match start(args, loaded) {
+    let keys = match super::seal::keyring(&loaded.settings.queue.seal, &env) {
+        Ok(keys) => keys,
+        Err(errors) => {
+            for error in errors {
+                let _ = writeln!(err, "mcprelay: {error}");
+            }
+            return ExitStatus::Usage;
+        }
+    };
+    match start(args, loaded, keys) {
         Ok(status) => status,
         Err(error) => {
             let _ = writeln!(err, "mcprelay: cannot start: {error}");
@@ -55,7 +65,11 @@ pub fn run(args: &RunArgs, err: &mut dyn Write) -> ExitStatus {
     }
 }
 
-fn start(args: &RunArgs, loaded: config::Loaded) -> std::io::Result<ExitStatus> {
+fn start(
+    args: &RunArgs,
+    loaded: config::Loaded,
+    (keys, warnings): (Arc<Keyring>, Vec<String>),
+) -> std::io::Result<ExitStatus> {
     let settings = loaded.settings;
     let redactor = Redactor::new(&settings.redaction);
     let for_lines = redactor.clone();
@@ -63,8 +77,11 @@ fn start(args: &RunArgs, loaded: config::Loaded) -> std::io::Result<ExitStatus> 
     for warning in &loaded.warnings {
         log.diagnose(warning.to_string());
     }
+    for warning in warnings {
+        log.diagnose(format!("WARNING: {warning}"));
+    }
     let clock = Clock::start();
-    let store = store_settings(&settings, redactor.clone());
+    let store = store_settings(&settings, redactor.clone(), keys);
     let recorder = RecorderSettings {
         directories: store.queue.directories(),
         bytes_max: settings.recorder.bytes_max,
@@ -108,13 +125,14 @@ fn engine_settings(settings: Settings) -> std::io::Result<dispatcher::Settings> 
 }
 
 /// Where this configuration keeps its records.
-pub(super) fn store_settings(settings: &Settings, redactor: Redactor) -> StoreSettings {
+pub(super) fn store_settings(settings: &Settings, redactor: Redactor, seal: Arc<Keyring>) -> StoreSettings {
     let state = state_dir(std::env::var_os("XDG_STATE_HOME"), std::env::var_os("HOME"));
     StoreSettings {
         queue: Place::new(&settings.queue.path, state.as_deref()),
         history: Place::new(&settings.store.path, state.as_deref()),
         retention_days: settings.store.retention_days,
         redactor,
+        seal,
         queue_busy: QUEUE_BUSY,
     }
 }
@@ -147,7 +165,8 @@ impl StoreKeeper {
         to: Sender<Event>,
         log: Log,
     ) -> std::io::Result<StoreKeeper> {
-        let (directories, redactor) = (recorder.directories.clone(), recorder.redactor.clone());
+        let (directories, redactor, seal) =
+            (recorder.directories.clone(), recorder.redactor.clone(), Arc::clone(&settings.seal));
         let (reports, troubles) = (to.clone(), log.clone());
         let report = move |report| match report {
             // A closed channel means that the session is over and nobody waits for the answer.
@@ -161,7 +180,7 @@ impl StoreKeeper {
         let troubles = log.clone();
         let recorder = Arc::new(Recorder::new(recorder, move |text| troubles.diagnose(format!("WARNING: {text}"))));
         let (lines, releases) = (log.clone(), Arc::clone(&recorder));
-        let rescuer = Rescuer::start(directories, redactor, move |rescue, rescued| {
+        let rescuer = Rescuer::start(directories, redactor, seal, move |rescue, rescued| {
             if say_rescued(&lines, &rescue, rescued) {
                 releases.release(rescue.call);
             }

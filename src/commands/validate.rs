@@ -23,11 +23,25 @@ pub fn run_in(
 ) -> ExitStatus {
     let loaded = config::load(args.config.as_deref(), directory, &Overrides::default(), env);
     // A closed pipe at the other end is no fault of the configuration: the status is what counts.
+    if let Ok(loaded) = &loaded {
+        match super::seal::keyring(&loaded.settings.queue.seal, env) {
+            Ok((_, warnings)) => print_lines("WARNING: ", &warnings, err).unwrap_or(()),
+            Err(errors) => {
+                print_warnings(&loaded.warnings, err).unwrap_or(());
+                print_lines("", &errors, err).unwrap_or(());
+                return ExitStatus::Usage;
+            }
+        }
+    }
     report(&loaded, out, err).unwrap_or(());
     match loaded {
         Ok(_) => ExitStatus::Success,
         Err(_) => ExitStatus::Usage,
     }
+}
+
+fn print_lines(before: &str, lines: &[String], err: &mut dyn Write) -> io::Result<()> {
+    lines.iter().try_for_each(|line| writeln!(err, "mcprelay: {before}{line}"))
 }
 
 fn report(

@@ -21,8 +21,8 @@ use crate::faults::Faults;
 pub use problem::{Problem, Warning};
 pub(crate) use settings::url_authority;
 pub use settings::{
-    ATTEMPTS_MAX, Env, IdentitySettings, Loaded, MILLIS_MAX, Overrides, QueueSettings, Refused, Settings,
-    ShutdownSettings, StoreSettings,
+    ATTEMPTS_MAX, Env, IdentitySettings, KeyPlace, Loaded, MILLIS_MAX, Overrides, QueueSettings, Refused, SealSettings,
+    Settings, ShutdownSettings, StoreSettings,
 };
 
 /// The file that is read from the working directory if `--config` names none.

@@ -83,6 +83,39 @@ pub struct QueueSettings {
     pub path: PathBuf,
     /// How long a client's error waits for its dead letter to be on disk.
     pub capture_timeout: Duration,
+    /// After so many failed replays a record is parked; 0 parks none.
+    pub max_redrives: u32,
+    /// Whether a bulk redrive takes calls that may have run and whose tool is not idempotent.
+    pub redrive_unknown: bool,
+    /// Where the keys are that seal and open originals.
+    pub seal: SealSettings,
+}
+
+/// `queue.seal`: places of keys, not keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SealSettings {
+    /// The key that seals; `None` seals nothing.
+    pub current: Option<KeyPlace>,
+    /// Keys that only open.
+    pub previous: Vec<KeyPlace>,
+}
+
+/// Where a key is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyPlace {
+    /// In this environment variable.
+    Env(String),
+    /// In this file, relative to the working directory.
+    File(PathBuf),
+}
+
+impl fmt::Display for KeyPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeyPlace::Env(name) => write!(f, "the environment variable {name}"),
+            KeyPlace::File(path) => write!(f, "the file {}", path.display()),
+        }
+    }
 }
 
 /// `store`.
@@ -122,6 +155,9 @@ impl Default for Settings {
             queue: QueueSettings {
                 path: PathBuf::from("./.mcprelay/queue.db"),
                 capture_timeout: Duration::from_millis(2_000),
+                max_redrives: 5,
+                redrive_unknown: true,
+                seal: SealSettings::default(),
             },
             store: StoreSettings { path: PathBuf::from("./.mcprelay/history.db"), retention_days: 30 },
             recorder: RecorderSettings { bytes_max: 16 * 1024 * 1024 },
@@ -474,7 +510,9 @@ fn parse_duration(text: &str) -> Option<Duration> {
 }
 
 fn queue(root: &Section<'_>, settings: &mut QueueSettings, findings: &mut Findings) {
-    let section = root.section("queue", &["provider", "sqlite", "rabbitmq", "capture_timeout_ms"], findings);
+    const KNOWN: [&str; 7] =
+        ["provider", "sqlite", "rabbitmq", "capture_timeout_ms", "max_redrives", "redrive_unknown", "seal"];
+    let section = root.section("queue", &KNOWN, findings);
     let provider = section.choice("provider", &[("sqlite", false), ("rabbitmq", true)], findings);
     if provider == Some(true) {
         findings.value(
@@ -489,6 +527,13 @@ fn queue(root: &Section<'_>, settings: &mut QueueSettings, findings: &mut Findin
     if let Some(timeout) = millis(&section, "capture_timeout_ms", 1, findings) {
         settings.capture_timeout = timeout;
     }
+    if let Some(count) = section.whole("max_redrives", 0..=1_000_000, findings) {
+        settings.max_redrives = u32::try_from(count).expect("at most 1,000,000");
+    }
+    if let Some(include) = section.choice("redrive_unknown", &[("include", true), ("exclude", false)], findings) {
+        settings.redrive_unknown = include;
+    }
+    seal(&section, &mut settings.seal, findings);
     let broker = section.section("rabbitmq", &["url", "exchange", "queue"], findings);
     if let Some(url) = broker.text("url", Show::Kind, findings)
         && url_authority(url, &["amqp", "amqps"]).is_none()
@@ -498,6 +543,48 @@ fn queue(root: &Section<'_>, settings: &mut QueueSettings, findings: &mut Findin
     }
     broker.text("exchange", Show::Value, findings);
     broker.text("queue", Show::Value, findings);
+}
+
+fn seal(parent: &Section<'_>, settings: &mut SealSettings, findings: &mut Findings) {
+    let section = parent.section("seal", &["key_env", "key_file", "previous"], findings);
+    settings.current = key_place(&section, findings);
+    for (place, tree) in section.list("previous", Show::Kind, findings).unwrap_or_default() {
+        let item = Section::of(tree, place.clone(), findings);
+        item.only(&["key_env", "key_file"], findings);
+        match key_place(&item, findings) {
+            Some(key) => settings.previous.push(key),
+            None if item.entries.is_empty() => {
+                findings.value(place, "no place of a key", "write key_env: NAME or key_file: path");
+            }
+            None => {}
+        }
+    }
+}
+
+fn key_place(section: &Section<'_>, findings: &mut Findings) -> Option<KeyPlace> {
+    if section.get("key_env").is_some() && section.get("key_file").is_some() {
+        findings.value(section.place.clone(), "both key_env and key_file are there", "keep one of them");
+        return None;
+    }
+    if section.get("key_env").is_some() {
+        // Shown by kind only: where a variable's name belongs, users paste the key itself.
+        let name = section.text("key_env", Show::Kind, findings)?;
+        return variable_name(name, section.place.key("key_env"), findings).map(|name| KeyPlace::Env(name.to_owned()));
+    }
+    section.text("key_file", Show::Value, findings).map(|path| KeyPlace::File(PathBuf::from(path)))
+}
+
+/// `name` if an environment variable can be called so.
+fn variable_name<'t>(name: &'t str, place: Place, findings: &mut Findings) -> Option<&'t str> {
+    let fits = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') && !name.as_bytes()[0].is_ascii_digit();
+    if !fits {
+        findings.value(
+            place,
+            "found a text that no environment variable is named (not shown)",
+            "write the name of a variable, not the key itself",
+        );
+    }
+    fits.then_some(name)
 }
 
 fn sqlite_path(parent: &Section<'_>, findings: &mut Findings) -> Option<PathBuf> {

@@ -11,6 +11,7 @@ mod names;
 mod parse;
 pub mod redact;
 pub mod render;
+pub mod seal;
 pub mod shell;
 pub mod stored;
 #[cfg(test)]
@@ -265,6 +266,14 @@ pub enum AuditKind {
     Denied,
     /// A dead letter was replayed.
     Replayed,
+    /// A person said whether a call has run.
+    Settled,
+    /// A person gave a dead letter up.
+    Discarded,
+    /// A person let a dead letter be replayed again.
+    Reopened,
+    /// A person deleted dead letters.
+    Purged,
 }
 
 /// One row of the audit trail.

@@ -62,6 +62,10 @@ names!(AuditKind {
     Captured => "captured",
     Denied => "denied",
     Replayed => "replayed",
+    Settled => "settled",
+    Discarded => "discarded",
+    Reopened => "reopened",
+    Purged => "purged",
 });
 
 names!(Status {

@@ -3,6 +3,7 @@
 use super::hash::{arguments_hash, sha256_hex};
 use super::json_out::{Object, array, object, object_of, string};
 use super::redact::{Masked, Redactor};
+use super::seal::{Keyring, NONCE_BYTES};
 use super::shell::command_line;
 use super::{
     Attempt, Caller, ClientInfo, DeadLetter, Executed, FailureClass, LateResult, PolicyNote, Server, Status, Transport,
@@ -80,8 +81,12 @@ pub struct Record {
     pub last_outcome: Option<String>,
     /// When the record reached a final status.
     pub resolved_at: Option<Wall>,
-    /// Replays that failed.
+    /// Replays that failed since the record was captured or opened again.
     pub redrives: u32,
+    /// The JSON text of the list of what people decided about it: `{at, by, action, …, note}`.
+    pub notes: String,
+    /// The arguments as they were sent, sealed ([`super::seal`]); `None` if nothing in them was masked, or without a key.
+    pub sealed: Option<String>,
     /// Who works on it.
     pub claim: Option<Claim>,
 }
@@ -172,8 +177,29 @@ impl Record {
             last_outcome: None,
             resolved_at: None,
             redrives: 0,
+            notes: "[]".to_owned(),
+            sealed: None,
             claim: None,
         }
+    }
+
+    /// The record of a dead letter, and what was masked in it, with the original of the arguments sealed if they lost
+    /// anything. `nonce` is asked for one only if it is needed; without one nothing is sealed.
+    #[must_use]
+    pub fn sealed_of(
+        letter: &DeadLetter,
+        redactor: &Redactor,
+        keys: &Keyring,
+        nonce: impl FnOnce() -> Option<[u8; NONCE_BYTES]>,
+    ) -> (Record, Masked) {
+        let (mut record, masked) = Record::of(letter, redactor);
+        if let Some(original) = &letter.arguments
+            && keys.can_seal()
+            && record.arguments.as_ref().is_some_and(|kept| kept.as_bytes() != original.as_slice())
+        {
+            record.sealed = nonce().and_then(|nonce| keys.seal(&record.id, original, nonce));
+        }
+        (record, masked)
     }
 
     /// The server's command as one shell line, or its URL as it is.
@@ -223,6 +249,7 @@ impl Record {
                     opt(out, "last_outcome", self.last_outcome.clone());
                     opt(out, "resolved_at", self.resolved_at.map(|at| string(&at.to_rfc3339())));
                     opt(out, "claim", self.claim.as_ref().map(claim_json));
+                    out.plain("failures", self.redrives).raw("notes", &self.notes);
                 });
             opt(out, "client", self.client.as_ref().map(client_json));
             out.object("policy", |out| {
@@ -233,6 +260,7 @@ impl Record {
             opt(out, "idempotency_key", self.idempotency_key.as_deref().map(string));
             opt(out, "late_result", self.late_result.clone());
             out.plain("schema_version", self.version);
+            opt(out, "sealed", self.sealed.as_deref().map(string));
         })
     }
 }
@@ -345,9 +373,9 @@ mod tests {
                 r#""failure":{"class":"upstream_error","message":"disk unavailable","attempts":1,"executed":"maybe","code":-32000,"#,
                 r#""detail":null,"tries":[{"number":1,"started_at":"1970-01-01T00:00:01.000Z","ended_at":"1970-01-01T00:00:04.000Z","#,
                 r#""class":"upstream_error","executed":"maybe","code":-32000,"message":"disk unavailable"}]},"#,
-                r#""replay":{"status":"pending","attempts":[],"last_outcome":null,"resolved_at":null,"claim":null},"#,
+                r#""replay":{"status":"pending","attempts":[],"last_outcome":null,"resolved_at":null,"claim":null,"failures":0,"notes":[]},"#,
                 r#""client":{"name":"editor","version":"1"},"policy":{"decision":"allow","rule":null,"reason":"default"},"#,
-                r#""idempotency_key":null,"late_result":null,"schema_version":1}"#
+                r#""idempotency_key":null,"late_result":null,"schema_version":1,"sealed":null}"#
             )
         );
         serde_json::from_str::<serde_json::Value>(&record.to_json()).expect("valid JSON");
@@ -409,6 +437,22 @@ mod tests {
             open.complete();
             assert_eq!(open, Record::of(&letter, &redactor).0);
         }
+    }
+
+    #[test]
+    fn only_what_redaction_took_something_from_is_sealed() {
+        use crate::record::seal::{KEY_BYTES, SealKey};
+        let keys = Keyring::new(Some(SealKey::new(&[1; KEY_BYTES])), Vec::new());
+        let letter = letter("01A");
+        let (record, _) = Record::sealed_of(&letter, &redactor(), &keys, || Some([7; NONCE_BYTES]));
+        let sealed = record.sealed.as_deref().expect("the token was masked");
+        assert_eq!(keys.open("01A", sealed).ok(), letter.arguments, "byte for byte");
+        assert!(record.to_json().ends_with(&format!(",\"sealed\":\"{sealed}\"}}")));
+        let unmasked = Redactor::new(&[]);
+        let unused = || -> Option<[u8; NONCE_BYTES]> { panic!("no nonce is needed") };
+        assert_eq!(Record::sealed_of(&letter, &unmasked, &keys, unused).0.sealed, None);
+        assert_eq!(Record::sealed_of(&letter, &redactor(), &Keyring::default(), unused).0.sealed, None);
+        assert_eq!(Record::sealed_of(&letter, &redactor(), &keys, || None).0.sealed, None, "no randomness");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, bounded, select, unbounded};
+use crossbeam_channel::{Receiver, bounded, never, select, unbounded};
 
 use crate::clock::{Clock, Time};
 use crate::dispatcher::event::{AttemptId, Event, Incarnation, ProcessEnd, StopSignal, UpstreamId};
@@ -92,6 +92,11 @@ pub enum SessionError {
     Timeout(Duration),
     /// The answer was longer than a frame may be.
     Oversized(usize),
+    /// The user wants no answer any more; whether the request may have reached the server.
+    Stopped {
+        /// Not certain that nothing was sent.
+        sent: bool,
+    },
 }
 
 impl fmt::Display for SessionError {
@@ -101,6 +106,8 @@ impl fmt::Display for SessionError {
             SessionError::Closed { how, sent: true } => write!(f, "{how} before it answered"),
             SessionError::Closed { how, sent: false } => write!(f, "{how} before anything was sent to it"),
             SessionError::Timeout(limit) => write!(f, "no answer within {} ms", limit.as_millis()),
+            SessionError::Stopped { sent: true } => f.write_str("interrupted before the answer came"),
+            SessionError::Stopped { sent: false } => f.write_str("interrupted before anything was sent"),
             SessionError::Oversized(max) => write!(f, "the answer is longer than {max} bytes (wire.frame_max_bytes)"),
         }
     }
@@ -124,6 +131,21 @@ pub struct ToolList {
     pub tools: Vec<Tool>,
     /// Why the list may lack tools: a repeated cursor, or too many pages.
     pub cut: Option<String>,
+}
+
+/// What a conversation minds while it waits for the server.
+pub struct Aside {
+    /// A message, or nothing else, ends the wait with [`SessionError::Stopped`].
+    pub stop: Receiver<()>,
+    /// Done at intervals.
+    pub beat: Option<(Duration, Box<dyn FnMut()>)>,
+}
+
+impl Default for Aside {
+    /// Nothing.
+    fn default() -> Aside {
+        Aside { stop: never(), beat: None }
+    }
 }
 
 /// What is done at intervals while the conversation waits.
@@ -152,6 +174,8 @@ pub struct Session {
     /// Requests of which no byte left.
     unsent: BTreeSet<u64>,
     beat: Option<Beat>,
+    stop: Receiver<()>,
+    stopped: bool,
 }
 
 /// One thing that came while waiting.
@@ -160,6 +184,7 @@ enum Step {
     Oversized(u64),
     Gone(String),
     Late,
+    Stopped,
 }
 
 impl Session {
@@ -169,6 +194,20 @@ impl Session {
     /// # Errors
     /// [`SessionError::Unreachable`]; nothing of the process is left then.
     pub fn start(command: ServerCommand, limits: Limits, clock: Clock, log: &Log) -> Result<Session, SessionError> {
+        Session::start_minding(command, limits, clock, log, Aside::default())
+    }
+
+    /// The same, minding other things already while the server starts.
+    ///
+    /// # Errors
+    /// As [`Session::start`].
+    pub fn start_minding(
+        command: ServerCommand,
+        limits: Limits,
+        clock: Clock,
+        log: &Log,
+        aside: Aside,
+    ) -> Result<Session, SessionError> {
         let (frames_tx, frames) = bounded(READS_WAITING_MAX);
         let (control_tx, control) = unbounded();
         let wiring = Wiring { frames: frames_tx, control: control_tx, log: log.clone(), watch: None };
@@ -190,7 +229,10 @@ impl Session {
             request_bytes: 0,
             unsent: BTreeSet::new(),
             beat: None,
+            stop: aside.stop,
+            stopped: false,
         };
+        session.mind(aside.beat);
         match session.open() {
             Ok(()) => Ok(session),
             Err(text) => {
@@ -212,10 +254,10 @@ impl Session {
         self.request_bytes
     }
 
-    /// Does `work` every so often while the conversation waits for the server.
-    pub fn while_waiting(&mut self, every: Duration, work: Box<dyn FnMut()>) {
-        let next = self.now().plus(every);
-        self.beat = Some(Beat { every, next, work });
+    /// What is done from now on every so often while the conversation waits for the server.
+    pub fn mind(&mut self, beat: Option<(Duration, Box<dyn FnMut()>)>) {
+        let now = self.now();
+        self.beat = beat.map(|(every, work)| Beat { every, next: now.plus(every), work });
     }
 
     fn open(&mut self) -> Result<(), String> {
@@ -230,6 +272,7 @@ impl Session {
                 Step::Answer(id, message) if Some(id) == initialize => heard_of_initialize(&message),
                 Step::Answer(..) | Step::Oversized(_) => continue,
                 Step::Gone(how) => Heard::Gone(how),
+                Step::Stopped => return Err("interrupted while the server started".to_owned()),
                 Step::Late if probe_until.is_some() => Heard::Silence,
                 Step::Late => {
                     let seconds = self.limits.opening.as_secs();
@@ -341,6 +384,10 @@ impl Session {
                     self.unsent.extend(self.process.outbox.abandon().into_iter().map(|attempt| attempt.0));
                     return Err(SessionError::Closed { how, sent: !self.unsent.contains(&asked) });
                 }
+                Step::Stopped => {
+                    self.unsent.extend(self.process.outbox.abandon().into_iter().map(|attempt| attempt.0));
+                    return Err(SessionError::Stopped { sent: !self.unsent.contains(&asked) });
+                }
                 Step::Late => {
                     self.send(frames::cancelled(asked), None);
                     return Err(SessionError::Timeout(timeout));
@@ -376,6 +423,9 @@ impl Session {
         loop {
             if self.output_over && self.arrived.is_empty() {
                 return Step::Gone(self.end_text());
+            }
+            if self.stopped {
+                return Step::Stopped;
             }
             let limit = last_words.map_or(until, |last| last.min(until));
             match self.next_event(limit) {
@@ -484,6 +534,11 @@ impl Session {
             // Both senders are in `wiring`, so neither channel closes.
             recv(self.frames) -> events => self.arrived.extend(events.unwrap_or_default()),
             recv(self.control) -> event => self.arrived.extend(event.ok()),
+            recv(self.stop) -> stop => match stop {
+                Ok(()) => self.stopped = true,
+                // Nobody can say it any more.
+                Err(_) => self.stop = never(),
+            },
             default(wait) => {}
         }
         self.arrived.pop_front()

@@ -216,6 +216,16 @@ fn pause() {
     let _ = crossbeam_channel::never::<()>().recv_timeout(Duration::from_millis(jitter + 1));
 }
 
+/// Brings the tables of an open file up to date, if it may be written. One that may not is read as it is.
+pub(super) fn catch_up(conn: &Connection, path: &Path, schema: &Schema, version: i64) -> Result<(), StoreError> {
+    let known = i64::try_from(schema.migrations.len()).unwrap_or(i64::MAX);
+    let read_only = || conn.is_readonly(rusqlite::MAIN_DB).unwrap_or(true);
+    if version >= known || read_only() {
+        return Ok(());
+    }
+    migrate(conn, path, schema).or_else(|error| if error.fault == Fault::ReadOnly { Ok(()) } else { Err(error) })
+}
+
 /// Brings the tables up to date in one transaction; a second process that waited for it finds nothing to do.
 fn migrate(conn: &Connection, path: &Path, schema: &Schema) -> Result<(), StoreError> {
     let known = schema.migrations.len();

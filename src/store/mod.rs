@@ -30,6 +30,7 @@ pub(crate) mod test_dir;
 mod tests;
 
 use crate::record::redact::Redactor;
+use crate::record::seal::{Keyring, NONCE_BYTES};
 use crate::record::{AuditRow, CallEvent, DeadLetter, Execution, LateResult};
 use crossbeam_channel::{Receiver, Sender};
 use error::{Fault, StoreError};
@@ -60,6 +61,8 @@ pub struct StoreSettings {
     pub retention_days: u32,
     /// Masks what is stored.
     pub redactor: Redactor,
+    /// Seals the originals of what was masked; empty by default.
+    pub seal: Arc<Keyring>,
     /// How long a write to the queue waits for other processes ([`QUEUE_BUSY`]).
     pub queue_busy: Duration,
 }
@@ -184,6 +187,14 @@ impl Store {
         // It has nothing to give back, and a panic in it was printed when it happened.
         let _ = self.thread.join();
     }
+}
+
+/// A nonce for a seal; `None` if the system gives no randomness.
+#[must_use]
+pub fn fresh_nonce() -> Option<[u8; NONCE_BYTES]> {
+    use ring::rand::{SecureRandom, SystemRandom};
+    let mut nonce = [0; NONCE_BYTES];
+    SystemRandom::new().fill(&mut nonce).ok().map(|()| nonce)
 }
 
 /// The bytes of a command that can be large.

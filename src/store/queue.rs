@@ -4,15 +4,23 @@
 //! that ran out before the call was handed to the server is free to take; one that ran out after it is an execution
 //! whose outcome nobody knows, and is only taken by force.
 
+#[cfg(test)]
+pub(crate) mod contract;
+mod life;
+mod select;
+
+pub use life::{Action, Imported, Note, Resealed};
+pub use select::{Filter, Head, StatsRow};
+
 use super::db;
 use super::error::StoreError;
+use super::place::Place;
 use super::rows::{self, ExecutionRow, Source};
 use super::schema;
 use crate::clock::Wall;
 use crate::record::stored::{Claim, Record};
-use crate::record::{Executed, FailureClass, Status};
-use rusqlite::types::Value;
-use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params, params_from_iter};
+use crate::record::{Executed, Status};
+use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -82,31 +90,6 @@ impl From<StoreError> for QueueError {
     }
 }
 
-/// Which records to list; every field narrows, the empty filter takes all.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
-    /// Any of these statuses; empty means all.
-    pub statuses: Vec<Status>,
-    /// The tool's exact name.
-    pub tool: Option<String>,
-    /// The failure's class.
-    pub class: Option<FailureClass>,
-    /// The server's exact name.
-    pub server: Option<String>,
-    /// The caller's identity.
-    pub caller: Option<String>,
-    /// The call's UUID.
-    pub correlation_id: Option<String>,
-    /// Captured at this moment or later.
-    pub since: Option<Wall>,
-    /// Captured at this moment or earlier.
-    pub until: Option<Wall>,
-    /// Oldest first; newest first otherwise.
-    pub oldest_first: bool,
-    /// At most so many.
-    pub limit: Option<u64>,
-}
-
 /// How a replay ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resolution {
@@ -122,6 +105,8 @@ pub struct Resolution {
     pub at: Wall,
     /// The call succeeded, so that it enters the index of executions.
     pub success: bool,
+    /// A record is parked when so many replays of it have failed; 0 parks none.
+    pub park_after: u32,
 }
 
 /// An open queue.
@@ -140,8 +125,18 @@ impl Queue {
         if !path.exists() {
             return Err(QueueError::NoFile(path.to_owned()));
         }
-        let (conn, _) = db::open_existing(path, &schema::QUEUE, busy)?;
+        let (conn, version) = db::open_existing(path, &schema::QUEUE, busy)?;
+        db::catch_up(&conn, path, &schema::QUEUE, version)?;
         Ok(Queue { conn, path: path.to_owned() })
+    }
+
+    /// Opens the queue of a place for writing and makes it if it is missing. The texts are warnings.
+    ///
+    /// # Errors
+    /// What is wrong with the file, or why it cannot be made.
+    pub fn open_or_make(place: &Place, busy: Duration) -> Result<(Queue, Vec<String>), QueueError> {
+        let (db, warnings) = db::open(place, &schema::QUEUE, busy)?;
+        Ok((Queue { conn: db.conn, path: db.path }, warnings))
     }
 
     /// The file.
@@ -152,32 +147,6 @@ impl Queue {
 
     fn read_error(&self, error: &rusqlite::Error) -> QueueError {
         StoreError::sqlite(&self.path, "read", error).into()
-    }
-
-    /// The records that the filter takes.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
-    pub fn list(&self, filter: &Filter) -> Result<Vec<Record>, QueueError> {
-        let (wheres, values) = conditions(filter);
-        let order = if filter.oldest_first { "ASC" } else { "DESC" };
-        let limit = filter.limit.and_then(|limit| i64::try_from(limit).ok()).unwrap_or(-1);
-        let sql = format!("SELECT * FROM failures {wheres} ORDER BY id {order} LIMIT {limit}");
-        let run = || -> rusqlite::Result<Vec<Record>> {
-            self.conn.prepare(&sql)?.query_map(params_from_iter(values), rows::read)?.collect()
-        };
-        run().map_err(|error| self.read_error(&error))
-    }
-
-    /// How many records the filter takes; its limit is not looked at.
-    ///
-    /// # Errors
-    /// If the file cannot be read.
-    pub fn count(&self, filter: &Filter) -> Result<u64, QueueError> {
-        let (wheres, values) = conditions(filter);
-        let sql = format!("SELECT count(*) FROM failures {wheres}");
-        let count: rusqlite::Result<i64> = self.conn.query_row(&sql, params_from_iter(values), |row| row.get(0));
-        count.map(|count| u64::try_from(count).unwrap_or(0)).map_err(|error| self.read_error(&error))
     }
 
     /// One record.
@@ -240,14 +209,30 @@ impl Queue {
         })
     }
 
-    /// Notes that the call is about to be handed to the server. From here on a lost claim means an unknown outcome.
+    /// Notes that the call is about to be handed to the server, and renews the claim. From here on a lost claim means an
+    /// unknown outcome.
     ///
     /// # Errors
     /// [`QueueError::LostClaim`], or if the file cannot be written; the call must not be sent then.
-    pub fn mark_sent(&mut self, id: &str, owner: &str, now: Wall) -> Result<(), QueueError> {
+    pub fn mark_sent(&mut self, id: &str, owner: &str, lease: Duration, now: Wall) -> Result<(), QueueError> {
         self.update_claim(
             id,
-            "UPDATE failures SET claim_sent_at = ?3 WHERE id = ?1 AND claim_owner = ?2 AND replay_status = 'replaying'",
+            "UPDATE failures SET claim_sent_at = ?3, claim_expires_at = ?4
+            WHERE id = ?1 AND claim_owner = ?2 AND replay_status = 'replaying'",
+            params![id, owner, now.0, later(now, lease)],
+        )
+    }
+
+    /// Ends a claim whose call was handed to the server and whose outcome its owner will never know: nobody needs to wait
+    /// for the claim to run out, and only force takes the record again.
+    ///
+    /// # Errors
+    /// [`QueueError::LostClaim`], or if the file cannot be written; the claim then runs out by itself, to the same effect.
+    pub fn abandon(&mut self, id: &str, owner: &str, now: Wall) -> Result<(), QueueError> {
+        self.update_claim(
+            id,
+            "UPDATE failures SET claim_expires_at = min(claim_expires_at, ?3 - 1)
+            WHERE id = ?1 AND claim_owner = ?2 AND replay_status = 'replaying'",
             params![id, owner, now.0],
         )
     }
@@ -274,12 +259,13 @@ impl Queue {
         )
     }
 
-    /// Ends a claim with the outcome of the replay. A late owner, whose record somebody else has taken since, changes
-    /// nothing. A success enters the index of executions, keyed or not.
+    /// Ends a claim with the outcome of the replay and gives the record's status, which is [`Status::Parked`] if too many
+    /// replays have failed. A late owner, whose record somebody else has taken since, changes nothing. A success enters
+    /// the index of executions, keyed or not.
     ///
     /// # Errors
     /// [`QueueError::NotFound`], [`QueueError::LostClaim`], or if the file cannot be written.
-    pub fn resolve(&mut self, id: &str, owner: &str, resolution: &Resolution) -> Result<(), QueueError> {
+    pub fn resolve(&mut self, id: &str, owner: &str, resolution: &Resolution) -> Result<Status, QueueError> {
         self.in_transaction(|conn| {
             let Some(record) = find(conn, id)? else { return Ok(Err(QueueError::NotFound(id.to_owned()))) };
             let is_owner = record.claim.as_ref().is_some_and(|claim| claim.owner == owner);
@@ -287,8 +273,10 @@ impl Queue {
                 return Ok(Err(QueueError::LostClaim(id.to_owned())));
             }
             let executed = resolution.executed.unwrap_or(record.executed);
-            let is_final = !matches!(resolution.status, Status::Pending | Status::FailedReplay | Status::Replaying);
             let failed = matches!(resolution.status, Status::FailedReplay | Status::Parked);
+            let spent = resolution.park_after > 0 && record.redrives.saturating_add(1) >= resolution.park_after;
+            let status = if failed && spent { Status::Parked } else { resolution.status };
+            let is_final = !matches!(status, Status::Pending | Status::FailedReplay | Status::Replaying);
             conn.prepare_cached(
                 "UPDATE failures SET replay_status = ?2, failure_executed = ?3, last_outcome = ?4, replay_attempts = ?5,
                     resolved_at = ?6, replay_failures = replay_failures + ?7, claim_owner = NULL, claimed_at = NULL,
@@ -297,7 +285,7 @@ impl Queue {
             )?
             .execute(params![
                 id,
-                resolution.status.as_str(),
+                status.as_str(),
                 executed.as_str(),
                 resolution.outcome,
                 appended(&record.replays, &resolution.attempt),
@@ -315,7 +303,7 @@ impl Queue {
                 };
                 rows::record_execution(conn, &row)?;
             }
-            Ok(Ok(()))
+            Ok(Ok(status))
         })
     }
 
@@ -357,7 +345,6 @@ impl Queue {
         })
     }
 
-    /// Runs `work` in one immediate transaction and commits it if it agreed.
     /// Gives some of the space of purged records back to the file system, a mebibyte at most, so that writers in other
     /// processes wait for milliseconds only; `false` once there is no more worth giving.
     ///
@@ -367,6 +354,7 @@ impl Queue {
         self.in_transaction(|conn| Ok(Ok(db::shrink_step(conn)?)))
     }
 
+    /// Runs `work` in one immediate transaction and commits it if it agreed.
     fn in_transaction<T>(
         &mut self,
         work: impl FnOnce(&Connection) -> rusqlite::Result<Result<T, QueueError>>,
@@ -403,34 +391,6 @@ fn appended(array: &str, element: &str) -> String {
 fn unknown_attempt(claim: &Claim) -> String {
     let at = claim.sent_at.unwrap_or(claim.since).to_rfc3339();
     serde_json::json!({"at": at, "source": "replay", "by": claim.owner, "outcome": "unknown"}).to_string()
-}
-
-fn conditions(filter: &Filter) -> (String, Vec<Value>) {
-    let mut wheres: Vec<String> = Vec::new();
-    let mut values = Vec::new();
-    if !filter.statuses.is_empty() {
-        // Words of our own, so they need no binding.
-        let words: Vec<String> = filter.statuses.iter().map(|status| format!("'{status}'")).collect();
-        wheres.push(format!("replay_status IN ({})", words.join(", ")));
-    }
-    let mut add = |condition: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            values.push(value);
-            wheres.push(format!("{condition} ?{}", values.len()));
-        }
-    };
-    let text = |value: &Option<String>| value.clone().map(Value::Text);
-    add("tool_name =", text(&filter.tool));
-    add("failure_class =", filter.class.map(|class| Value::Text(class.as_str().to_owned())));
-    add("server_name =", text(&filter.server));
-    add("caller_identity =", text(&filter.caller));
-    add("correlation_id =", text(&filter.correlation_id));
-    add("captured_at >=", filter.since.map(|at| Value::Integer(at.0)));
-    add("captured_at <=", filter.until.map(|at| Value::Integer(at.0)));
-    if wheres.is_empty() {
-        return (String::new(), values);
-    }
-    (format!("WHERE {}", wheres.join(" AND ")), values)
 }
 
 #[cfg(test)]

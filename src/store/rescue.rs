@@ -1,9 +1,10 @@
 //! A thread for dead letters that the queue did not take: it is where a slow disk may be waited for.
 
-use super::emergency;
+use super::{emergency, fresh_nonce};
 use crate::dispatcher::event::CallId;
 use crate::record::DeadLetter;
 use crate::record::redact::Redactor;
+use crate::record::seal::Keyring;
 use crate::record::stored::Record;
 use crossbeam_channel::Sender;
 use std::path::PathBuf;
@@ -44,6 +45,7 @@ pub struct Rescuer {
     // Above the handle: the channel closes before the thread is waited for.
     to: Sender<Rescue>,
     redactor: Redactor,
+    seal: Arc<Keyring>,
     thread: JoinHandle<()>,
 }
 
@@ -55,13 +57,14 @@ impl Rescuer {
     pub fn start(
         directories: Vec<PathBuf>,
         redactor: Redactor,
+        seal: Arc<Keyring>,
         done: impl Fn(Rescue, Rescued) + Send + 'static,
     ) -> std::io::Result<Rescuer> {
-        let own = redactor.clone();
+        let (own, own_seal) = (redactor.clone(), Arc::clone(&seal));
         let (to, inbox) = crossbeam_channel::unbounded::<Rescue>();
         let thread = crate::ports::spawn("rescue", move || {
             for rescue in inbox {
-                let record = Record::of(&rescue.letter, &own).0.to_json();
+                let record = Record::sealed_of(&rescue.letter, &own, &own_seal, fresh_nonce).0.to_json();
                 let rescued = match emergency::append(&directories, &record) {
                     Ok(path) => Rescued::InFile(path),
                     Err(error) => Rescued::InNone { record, error },
@@ -69,13 +72,13 @@ impl Rescuer {
                 done(rescue, rescued);
             }
         })?;
-        Ok(Rescuer { to, redactor, thread })
+        Ok(Rescuer { to, redactor, seal, thread })
     }
 
     /// A dead letter as one redacted line of JSON.
     #[must_use]
     pub fn record(&self, letter: &DeadLetter) -> String {
-        Record::of(letter, &self.redactor).0.to_json()
+        Record::sealed_of(letter, &self.redactor, &self.seal, fresh_nonce).0.to_json()
     }
 
     /// Hands a dead letter over; gives it back if too many wait.

@@ -16,12 +16,16 @@ pub(super) fn insert(conn: &Connection, record: &Record) -> rusqlite::Result<boo
             id, schema_version, correlation_id, captured_at, caller_type, caller_identity, client_name, client_version,
             server_name, server_transport, server_argv, server_cwd, tool_name, arguments_hash, arguments, idempotency_key,
             idempotent, mid_conversation, failure_class, failure_executed, failure_code, failure_message, failure_detail,
-            failure_attempts, failure_tries, policy_allowed, policy_rule, policy_reason, replay_status)
+            failure_attempts, failure_tries, policy_allowed, policy_rule, policy_reason, late_result, replay_status,
+            replay_attempts, replay_failures, last_outcome, resolved_at, notes, sealed, claim_owner, claimed_at,
+            claim_expires_at, claim_sent_at)
         VALUES (
             :id, :version, :correlation_id, :captured_at, :caller_type, :caller_identity, :client_name, :client_version,
             :server_name, :server_transport, :server_argv, :server_cwd, :tool, :hash, :arguments, :key,
             :idempotent, :mid_conversation, :class, :executed, :code, :message, :detail,
-            :attempts, :tries, :allowed, :rule, :reason, :status)
+            :attempts, :tries, :allowed, :rule, :reason, :late, :status,
+            :replays, :redrives, :outcome, :resolved_at, :notes, :sealed, :owner, :since,
+            :expires_at, :sent_at)
         ON CONFLICT (id) DO NOTHING",
     )?
     .execute(named_params! {
@@ -53,7 +57,18 @@ pub(super) fn insert(conn: &Connection, record: &Record) -> rusqlite::Result<boo
         ":allowed": record.policy.allowed,
         ":rule": record.policy.rule.and_then(|rule| i64::try_from(rule).ok()),
         ":reason": record.policy.reason,
+        ":late": record.late_result,
         ":status": record.status.as_str(),
+        ":replays": record.replays,
+        ":redrives": record.redrives,
+        ":outcome": record.last_outcome,
+        ":resolved_at": record.resolved_at.map(|at| at.0),
+        ":notes": record.notes,
+        ":sealed": record.sealed,
+        ":owner": record.claim.as_ref().map(|claim| &claim.owner),
+        ":since": record.claim.as_ref().map(|claim| claim.since.0),
+        ":expires_at": record.claim.as_ref().map(|claim| claim.expires_at.0),
+        ":sent_at": record.claim.as_ref().and_then(|claim| claim.sent_at).map(|at| at.0),
     })?;
     Ok(changed > 0)
 }
@@ -118,8 +133,18 @@ pub(super) fn read(row: &Row<'_>) -> rusqlite::Result<Record> {
         last_outcome: row.get("last_outcome")?,
         resolved_at: wall("resolved_at")?,
         redrives: row.get("replay_failures")?,
+        notes: later(row.get("notes"))?.unwrap_or_else(|| "[]".to_owned()),
+        sealed: later(row.get::<_, Option<String>>("sealed"))?.flatten(),
         claim,
     })
+}
+
+/// A column that came with a later version: a file that cannot be written to is read as it is.
+fn later<T>(value: rusqlite::Result<T>) -> rusqlite::Result<Option<T>> {
+    match value {
+        Err(rusqlite::Error::InvalidColumnName(_)) => Ok(None),
+        value => value.map(Some),
+    }
 }
 
 fn word<T>(word: &str, parse: impl Fn(&str) -> Option<T>) -> rusqlite::Result<T> {

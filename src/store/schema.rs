@@ -82,6 +82,16 @@ DROP INDEX failures_tool;
 CREATE INDEX failures_health ON failures
     (tool_name, failure_class, replay_status, server_name, caller_identity, captured_at);
 ",
+        "
+ALTER TABLE failures ADD COLUMN notes TEXT NOT NULL DEFAULT '[]';
+ALTER TABLE failures ADD COLUMN sealed TEXT;
+-- Each gives the records of one filter in the order of lists and redrives, so that a page of millions needs no sorting.
+CREATE INDEX failures_by_tool ON failures (tool_name, id);
+CREATE INDEX failures_by_server ON failures (server_name, id);
+CREATE INDEX failures_by_caller ON failures (caller_identity, id);
+CREATE INDEX failures_by_class ON failures (failure_class, id);
+CREATE INDEX failures_sealed ON failures (id) WHERE sealed IS NOT NULL;
+",
     ],
     durable: true,
 };

@@ -25,6 +25,7 @@ fn settings(dir: &Path) -> StoreSettings {
         history: Place::new(dir.join(".mcprelay/history.db"), None),
         retention_days: 30,
         redactor: Redactor::new(&["token".to_owned(), "password".to_owned()]),
+        seal: std::sync::Arc::default(),
         queue_busy: Duration::from_millis(5_000),
     }
 }

@@ -9,13 +9,13 @@ use super::recovery::{self, Found, Held};
 use super::rows::{self, ExecutionRow, Late, Source};
 use super::schema::{self, Schema};
 use super::secrets::Secrets;
-use super::{Command, Report, StoreSettings, WaitingEvents, weight};
+use super::{Command, Report, StoreSettings, WaitingEvents, fresh_nonce, weight};
 use crate::clock::{Clock, Now, Time, Wall};
 use crate::record::hash::arguments_hash;
 use crate::record::ids::Ulids;
 use crate::record::redact::{MARKER, Masked};
 use crate::record::stored::{Record, late_json, stored_key};
-use crate::record::{AuditKind, AuditRow, CallEvent, Executed, Execution, LateResult};
+use crate::record::{AuditKind, AuditRow, CallEvent, DeadLetter, Executed, Execution, LateResult};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use rusqlite::{Connection, TransactionBehavior};
 use std::collections::{BTreeSet, VecDeque};
@@ -301,7 +301,7 @@ impl Worker {
             self.waiting_bytes.fetch_sub(weight(&command), Ordering::Relaxed);
             match command {
                 Command::Capture { ticket, letter, audit } => {
-                    let (record, masked) = Record::of(&letter, &self.settings.redactor);
+                    let (record, masked) = self.record(&letter);
                     let audit = self.redacted(audit, &masked);
                     self.secrets.remember(&record.id, masked);
                     writes.push(Write::Capture { ticket, record: Box::new(record), audit });
@@ -431,6 +431,10 @@ impl Worker {
                 "{lost} audit rows, call events or executions could not be written"
             )));
         }
+    }
+
+    fn record(&self, letter: &DeadLetter) -> (Record, Masked) {
+        Record::sealed_of(letter, &self.settings.redactor, &self.settings.seal, fresh_nonce)
     }
 
     fn redacted(&self, audit: AuditRow, masked: &Masked) -> AuditRow {
@@ -658,6 +662,7 @@ mod tests {
             history: Place::new("history.db", None),
             retention_days: 30,
             redactor: Redactor::new(&[]),
+            seal: Arc::default(),
             queue_busy: Duration::ZERO,
         };
         let mut worker = Worker::new(settings, Box::new(drop), Arc::default(), WaitingEvents::default());

@@ -62,6 +62,12 @@ impl Decimal {
         Decimal::parse(value.to_string().as_bytes()).expect("a whole number's text is a JSON number")
     }
 
+    /// Whether it has no fraction: `1.0` and `10e-1` have none.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.digits.is_empty() || usize::try_from(self.point).is_ok_and(|point| point >= self.digits.len())
+    }
+
     /// The one spelling that all equal values share; two different values never share it.
     #[must_use]
     pub fn canonical(&self) -> String {

@@ -51,6 +51,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) record: &'a Record,
     /// Redaction markers that no `--set` replaced.
     pub(crate) marked: &'a [Marked],
+    /// Why a sealed original is not used.
+    pub(crate) seal_problem: Option<&'a str>,
     pub(crate) earlier: Option<&'a Earlier>,
     pub(crate) verdict: &'a Verdict,
     pub(crate) now: Wall,
@@ -70,11 +72,12 @@ pub(crate) fn refusals(facts: &Facts<'_>) -> Vec<Refusal> {
         // Nothing opens these again, so no advice about the rest would help.
         return vec![status.clone()];
     }
-    let found = [marks(facts.marked), duplicate(facts), policy(facts), conversation(facts), status];
+    let found = [marks(facts), duplicate(facts), policy(facts), conversation(facts), status];
     found.into_iter().flatten().collect()
 }
 
-fn marks(marked: &[Marked]) -> Option<Refusal> {
+fn marks(facts: &Facts<'_>) -> Option<Refusal> {
+    let marked = facts.marked;
     let first = marked.iter().find(|marked| !marked.in_name).or(marked.first())?;
     let mut places: Vec<&str> = marked.iter().map(|marked| marked.path.as_str()).collect();
     let more = places.len().saturating_sub(PLACES_MAX);
@@ -84,7 +87,9 @@ fn marks(marked: &[Marked]) -> Option<Refusal> {
         true => "the name of a member was redacted, so the call cannot be made again from here".to_owned(),
         false => format!("give each its value: --set {}=…", first.path),
     };
-    Some(Refusal::new("redacted", format!("these arguments were redacted: {}{more}; {remedy}", places.join(", "))))
+    let seal = facts.seal_problem.map(|problem| format!("; the sealed original does not open: {problem}"));
+    let (places, seal) = (places.join(", "), seal.unwrap_or_default());
+    Some(Refusal::new("redacted", format!("these arguments were redacted: {places}{more}; {remedy}{seal}")))
 }
 
 fn duplicate(facts: &Facts<'_>) -> Option<Refusal> {
@@ -159,10 +164,10 @@ pub(crate) fn of_queue(error: &QueueError) -> Refusal {
         QueueError::Store(_) => "store",
     };
     let remedy = match error {
-        QueueError::AlreadyResolved { status: Status::Settled, .. } => {
-            " (an answer that came late says that it has run); --force repeats it"
+        QueueError::AlreadyResolved { status: Status::Settled, .. } => " (it is known to have run); --force repeats it",
+        QueueError::AlreadyResolved { status: Status::Parked, .. } => {
+            " (too many replays failed); --force tries again, or reopen it"
         }
-        QueueError::AlreadyResolved { status: Status::Parked, .. } => " (too many replays failed); --force tries again",
         _ => "",
     };
     Refusal::new(kind, format!("{error}{remedy}"))
@@ -207,6 +212,7 @@ mod tests {
         let facts = Facts {
             record,
             marked: &marked,
+            seal_problem: None,
             earlier: earlier.as_ref(),
             verdict: &verdict(action),
             now: Wall(1_000),

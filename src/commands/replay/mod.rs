@@ -3,11 +3,25 @@
 //! With `--json` every run that gets past its configuration prints exactly one JSON document on standard output, also
 //! when it fails; words for people go to standard error.
 
+mod all;
 mod arguments;
+mod call;
+mod context;
+mod dry;
+mod forecast;
 mod guards;
 mod inspect;
+mod life;
 mod outcome;
+mod plan;
+mod pool;
+mod reseal;
 mod run;
+mod schema;
+mod select;
+mod stats;
+mod transfer;
+mod values;
 
 use std::io::Write;
 
@@ -15,7 +29,6 @@ use super::records;
 use super::text::{one_line, written};
 use crate::cli::{ReplayCommand, ReplayInspectArgs, ReplayListArgs};
 use crate::exit::ExitStatus;
-use crate::record::Status;
 use crate::record::json_out::{array, object};
 use crate::record::stored::Record;
 use crate::store::queue::Filter;
@@ -26,6 +39,13 @@ pub fn run(command: &ReplayCommand, out: &mut dyn Write, err: &mut dyn Write) ->
         ReplayCommand::List(args) => list(args, out, err),
         ReplayCommand::Inspect(args) => inspect(args, out, err),
         ReplayCommand::Run(args) => run::run(args, out, err),
+        ReplayCommand::RunAll(args) => all::run(args, out, err),
+        ReplayCommand::Stats(args) => stats::run(args, out, err),
+        ReplayCommand::Settle(args) => life::settle(args, out, err),
+        ReplayCommand::Decide(args) => life::decide(args, out, err),
+        ReplayCommand::Export(args) => transfer::export(args, out, err),
+        ReplayCommand::Import(args) => transfer::import(args, out, err),
+        ReplayCommand::Reseal(args) => reseal::run(args, out, err),
     }
 }
 
@@ -53,16 +73,7 @@ fn list(args: &ReplayListArgs, out: &mut dyn Write, err: &mut dyn Write) -> Exit
         Ok(settings) => settings,
         Err(status) => return status,
     };
-    let filter = Filter {
-        statuses: args.status.and_then(Status::parse).into_iter().collect(),
-        tool: args.tool.clone(),
-        class: args.class,
-        correlation_id: args.correlation_id.clone(),
-        since: args.since,
-        until: args.until,
-        limit: Some(args.limit.into()),
-        ..Filter::default()
-    };
+    let filter = Filter { limit: Some(args.limit.into()), ..select::filter(&args.selection) };
     let records = match records::list(&records::queue_place(&settings), &filter) {
         Ok(records) => records,
         Err(error) => return fail(args.json, "store", &error.to_string(), out, err),

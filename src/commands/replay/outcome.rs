@@ -37,7 +37,12 @@ impl Outcome {
         match called {
             Ok(message) => Ok(Outcome::of_answer(&message)),
             Err(SessionError::Unreachable(text)) => Err(text),
-            Err(error @ SessionError::Closed { sent: false, .. }) => Err(error.to_string()),
+            Err(error @ (SessionError::Closed { sent: false, .. } | SessionError::Stopped { sent: false })) => {
+                Err(error.to_string())
+            }
+            Err(error @ SessionError::Stopped { sent: true }) => {
+                failed(Executed::Maybe, FailureClass::Interrupted, format!("{error}; the call may have run"))
+            }
             Err(error @ SessionError::Closed { .. }) => {
                 failed(Executed::Maybe, FailureClass::Transport, format!("{error}; the call may have run"))
             }

@@ -10,6 +10,7 @@ mod openmetrics;
 mod queue;
 mod text;
 
+use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 
 use super::file::{Audience, replace};
@@ -136,6 +137,26 @@ fn read(args: &ReportArgs, settings: &Settings, progress: &mut Progress<'_>) -> 
     })
 }
 
+/// What calls of a time took, by server and tool: p50, p95 and p99 in milliseconds of those that ran or may have run.
+///
+/// # Errors
+/// If a history that exists cannot be read.
+pub(crate) fn latencies(
+    settings: &Settings,
+    since: Wall,
+    until: Wall,
+) -> Result<BTreeMap<(String, String), [u64; 3]>, StoreError> {
+    let mut gather = Gather::new(Filter::default(), &[Dimension::Server, Dimension::Tool], None);
+    for path in records::history_place(settings).existing() {
+        History::open_existing(&path, QUEUE_BUSY)?.events(since, until, &mut |event| gather.event(event))?;
+    }
+    let named = |group: gather::Group| match group.members.as_slice() {
+        [Member::Text(server), Member::Text(tool)] => Some(((server.clone(), tool.clone()), group.sums.percentiles()?)),
+        _ => None,
+    };
+    Ok(gather.finish().groups.into_iter().filter_map(named).collect())
+}
+
 /// The server of a replay: the audit row names the record, which knows it.
 fn server_of(replay: &Replay, queues: &[QueueHealth]) -> Result<Option<String>, StoreError> {
     if let Some(id) = &replay.record_id {
@@ -166,7 +187,7 @@ fn member_text(member: &Member) -> String {
 }
 
 /// A length of time as people read it, in its two largest units.
-fn age_text(millis: i64) -> String {
+pub(crate) fn age_text(millis: i64) -> String {
     let seconds = millis.max(0) / 1_000;
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
     match (days, hours, minutes) {

@@ -1,17 +1,17 @@
-//! Claims and their ends, against real files and many hands.
+//! The SQLite queue keeps the contract; and what only a file can get wrong.
 
 use super::*;
 use crate::record::redact::Redactor;
 use crate::record::stored::Record;
-use crate::record::test_values::letter;
+use crate::record::test_values::{audit, letter};
+use crate::record::{DeadLetter, LateResult};
 use crate::store::db::immutable;
 use crate::store::error::Fault;
 use crate::store::place::Place;
 use crate::store::test_dir::TestDir;
+use crate::store::{Command, Report, StoreSettings};
 use rusqlite::OpenFlags;
-use std::sync::Barrier;
 
-const LEASE: Duration = Duration::from_secs(60);
 const BUSY: Duration = Duration::from_secs(30);
 
 fn path(dir: &TestDir) -> PathBuf {
@@ -28,20 +28,53 @@ fn queue_with(dir: &TestDir, letters: &[crate::record::DeadLetter]) -> Queue {
     Queue::open_existing(&path(dir), BUSY).expect("opened")
 }
 
-fn failed(at: i64) -> Resolution {
-    Resolution {
-        status: Status::FailedReplay,
-        executed: None,
-        outcome: r#"{"ok":false}"#.to_owned(),
-        attempt: format!(r#"{{"at":{at}}}"#),
-        at: Wall(at),
-        success: false,
+/// The queue as the relay fills it: by the store's thread.
+struct Sqlite(TestDir);
+
+impl Sqlite {
+    fn with_store(&self, work: impl FnOnce(&crate::store::Store, &crossbeam_channel::Receiver<Report>)) {
+        let (to, reports) = crossbeam_channel::unbounded();
+        let settings = StoreSettings {
+            queue: Place::new(path(&self.0), None),
+            history: Place::new(self.0.path().join("history.db"), None),
+            retention_days: 0,
+            redactor: Redactor::new(&[]),
+            seal: std::sync::Arc::default(),
+            queue_busy: BUSY,
+        };
+        let store = crate::store::Store::start(settings, Box::new(move |said| drop(to.send(said)))).expect("a thread");
+        work(&store, &reports);
+        store.finish();
     }
 }
 
-fn replayed(at: i64) -> Resolution {
-    Resolution { status: Status::Replayed, executed: Some(Executed::Yes), success: true, ..failed(at) }
+impl contract::Provider for Sqlite {
+    fn capture(&self, letters: &[DeadLetter]) {
+        if letters.is_empty() {
+            drop(Queue::open_or_make(&Place::new(path(&self.0), None), BUSY).expect("made"));
+            return;
+        }
+        self.with_store(|store, reports| {
+            for letter in letters {
+                let (letter, audit) = (std::sync::Arc::new(letter.clone()), audit(&letter.id, &letter.id));
+                store.submit(Command::Capture { ticket: 0, letter, audit }).expect("taken");
+            }
+            for _ in letters {
+                assert_eq!(reports.recv_timeout(BUSY), Ok(Report::Stored { ticket: 0 }));
+            }
+        });
+    }
+
+    fn late(&self, late: LateResult) {
+        self.with_store(|store, _| store.submit(Command::Late(late)).expect("taken"));
+    }
+
+    fn open(&self) -> Queue {
+        Queue::open_existing(&path(&self.0), BUSY).expect("opened")
+    }
 }
+
+contract::keeps!(sqlite, Sqlite(TestDir::new()));
 
 #[test]
 fn a_missing_file_is_said_to_be_missing_and_is_not_made() {
@@ -52,159 +85,6 @@ fn a_missing_file_is_said_to_be_missing_and_is_not_made() {
     std::fs::write(path(&dir), "this is no database, it is a text of some length").expect("written");
     let error = Queue::open_existing(&path(&dir), BUSY).expect_err("no database").to_string();
     assert!(error.contains("queue.db") && error.contains("not a SQLite database"), "{error}");
-}
-
-#[test]
-fn the_filter_narrows_and_the_order_is_by_age() {
-    let dir = TestDir::new();
-    let mut letters: Vec<_> = (0..5).map(|n| letter(&format!("01{n}"))).collect();
-    letters[1].tool = "other'; DROP TABLE failures; --".to_owned();
-    letters[2].class = FailureClass::Timeout;
-    letters[3].captured_at = Wall(9_000);
-    letters[4].server.name = "s2".to_owned();
-    letters[4].caller.identity = "ci".to_owned();
-    let queue = queue_with(&dir, &letters);
-    let ids = |filter: Filter| -> String {
-        let records = queue.list(&filter).expect("listed");
-        assert!(filter.limit.is_some() || queue.count(&filter).expect("counted") == records.len() as u64);
-        records.iter().map(|record| &record.id[2..]).collect()
-    };
-    assert_eq!(ids(Filter::default()), "43210");
-    assert_eq!(ids(Filter { oldest_first: true, limit: Some(2), ..Filter::default() }), "01");
-    assert_eq!(ids(Filter { tool: Some(letters[1].tool.clone()), ..Filter::default() }), "1");
-    assert_eq!(ids(Filter { class: Some(FailureClass::Timeout), ..Filter::default() }), "2");
-    assert_eq!(ids(Filter { since: Some(Wall(9_000)), ..Filter::default() }), "3");
-    assert_eq!(ids(Filter { until: Some(Wall(5_000)), ..Filter::default() }), "4210");
-    assert_eq!(ids(Filter { server: Some("s2".to_owned()), caller: Some("ci".to_owned()), ..Filter::default() }), "4");
-    assert_eq!(ids(Filter { correlation_id: Some("c-010".to_owned()), ..Filter::default() }), "0");
-    assert_eq!(ids(Filter { statuses: vec![Status::Replayed], ..Filter::default() }), "");
-    assert_eq!(ids(Filter { statuses: vec![Status::Replayed, Status::Pending], ..Filter::default() }), "43210");
-}
-
-#[test]
-fn of_many_claims_at_once_one_wins() {
-    let dir = TestDir::new();
-    let letters: Vec<_> = (0..20).map(|n| letter(&format!("01{n:02}"))).collect();
-    drop(queue_with(&dir, &letters));
-    let hands = 6;
-    let barrier = Barrier::new(hands);
-    let mut won: Vec<String> = std::thread::scope(|scope| {
-        let claim_all = |owner: usize| {
-            let mut queue = Queue::open_existing(&path(&dir), BUSY).expect("opened");
-            barrier.wait();
-            let owner = format!("hand {owner}");
-            let claimed =
-                |letter: &&crate::record::DeadLetter| match queue.claim(&letter.id, &owner, LEASE, Wall(0), false) {
-                    Ok(record) => record.claim.is_some_and(|claim| claim.owner == owner),
-                    Err(QueueError::ClaimedBy { .. }) => false,
-                    Err(error) => panic!("{error}"),
-                };
-            letters.iter().filter(claimed).map(|letter| letter.id.clone()).collect::<Vec<_>>()
-        };
-        let threads: Vec<_> = (0..hands).map(|owner| scope.spawn(move || claim_all(owner))).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
-    });
-    won.sort();
-    assert_eq!(won, letters.iter().map(|letter| letter.id.clone()).collect::<Vec<_>>());
-}
-
-#[test]
-fn a_claim_blocks_others_until_it_is_released_or_runs_out() {
-    let dir = TestDir::new();
-    let mut queue = queue_with(&dir, &[letter("01A")]);
-    let record = queue.claim("01A", "a", LEASE, Wall(1_000), false).expect("free");
-    assert_eq!((record.status, record.claim.map(|claim| claim.expires_at)), (Status::Replaying, Some(Wall(61_000))));
-    let error = queue.claim("01A", "b", LEASE, Wall(61_000), true).expect_err("claimed, even by force");
-    assert!(matches!(&error, QueueError::ClaimedBy { claim, .. } if claim.owner == "a"), "{error}");
-    queue.renew("01A", "a", LEASE, Wall(50_000)).expect("still ours");
-    queue.claim("01A", "b", LEASE, Wall(61_001), false).expect_err("renewed");
-    assert_eq!(queue.release("01A", "b"), Err(QueueError::LostClaim("01A".to_owned())));
-    queue.release("01A", "a").expect("ours");
-    let record = queue.get("01A").expect("there");
-    assert_eq!((record.status, record.claim, record.replays.as_str()), (Status::Pending, None, "[]"));
-    // One that ran out before anything was sent is free to take.
-    queue.claim("01A", "a", LEASE, Wall(0), false).expect("free");
-    queue.claim("01A", "b", LEASE, Wall(60_001), false).expect("ran out");
-    assert_eq!(queue.mark_sent("01A", "a", Wall(60_002)), Err(QueueError::LostClaim("01A".to_owned())));
-    assert_eq!(queue.renew("01A", "a", LEASE, Wall(0)), Err(QueueError::LostClaim("01A".to_owned())));
-}
-
-#[test]
-fn sql_4_a_replay_that_died_after_sending_is_unknown_and_not_repeated_without_force() {
-    let dir = TestDir::new();
-    let mut queue = queue_with(&dir, &[letter("01A")]);
-    let _ = queue.claim("01A", "dead", LEASE, Wall(0), false).expect("free");
-    queue.mark_sent("01A", "dead", Wall(10)).expect("ours");
-    let error = queue.claim("01A", "b", LEASE, Wall(60_001), false).expect_err("unknown");
-    assert!(matches!(&error, QueueError::OutcomeUnknown { .. }) && error.to_string().contains("--force"), "{error}");
-    let record = queue.claim("01A", "b", LEASE, Wall(60_001), true).expect("forced");
-    assert_eq!(
-        record.replays,
-        r#"[{"at":"1970-01-01T00:00:00.010Z","by":"dead","outcome":"unknown","source":"replay"}]"#
-    );
-    assert_eq!(record.claim.expect("claimed").sent_at, None, "the new owner has sent nothing yet");
-    // The late owner wakes up: it cannot overwrite the new one's result.
-    assert_eq!(queue.resolve("01A", "dead", &replayed(70_000)), Err(QueueError::LostClaim("01A".to_owned())));
-    queue.resolve("01A", "b", &failed(70_000)).expect("ours");
-    let record = queue.get("01A").expect("there");
-    assert_eq!((record.status, record.redrives, record.claim.is_none()), (Status::FailedReplay, 1, true));
-    assert!(record.replays.ends_with(r#",{"at":70000}]"#), "{}", record.replays);
-    serde_json::from_str::<serde_json::Value>(&record.to_json()).expect("valid JSON");
-}
-
-#[test]
-fn a_failed_replay_can_be_tried_again_and_a_replayed_record_cannot() {
-    let dir = TestDir::new();
-    let mut keyed = letter("01A");
-    keyed.idempotency_key = Some("k".to_owned());
-    let mut queue = queue_with(&dir, &[keyed, letter("01B")]);
-    for at in [1, 2] {
-        let _ = queue.claim("01A", "a", LEASE, Wall(at), false).expect("free");
-        queue.resolve("01A", "a", &failed(at)).expect("ours");
-    }
-    assert_eq!(queue.last_execution("files", "write_file", "k"), Ok(None), "failures are not indexed");
-    // Given back, it is what it was before.
-    let _ = queue.claim("01A", "a", LEASE, Wall(3), false).expect("free");
-    queue.release("01A", "a").expect("ours");
-    assert_eq!(queue.get("01A").expect("there").status, Status::FailedReplay);
-    let _ = queue.claim("01A", "a", LEASE, Wall(4), false).expect("free");
-    queue.resolve("01A", "a", &replayed(5)).expect("ours");
-    let record = queue.get("01A").expect("there");
-    assert_eq!((record.status, record.executed, record.redrives), (Status::Replayed, Executed::Yes, 2));
-    assert_eq!((record.resolved_at, record.replays.as_str()), (Some(Wall(5)), r#"[{"at":1},{"at":2},{"at":5}]"#));
-    let error = queue.claim("01A", "a", LEASE, Wall(6), true).expect_err("final, even by force");
-    assert_eq!(error, QueueError::AlreadyResolved { id: "01A".to_owned(), status: Status::Replayed });
-    let found = queue.last_execution("files", "write_file", "k").expect("read").expect("indexed");
-    assert_eq!((found.at, found.source), (Wall(5), Source::Replay));
-    // A success without a key is found by its arguments: the same call is seen as a duplicate.
-    let _ = queue.claim("01B", "a", LEASE, Wall(6), false).expect("free");
-    queue.resolve("01B", "a", &replayed(7)).expect("ours");
-    let found = queue.last_execution_by_hash("files", "write_file", &record.arguments_hash).expect("read");
-    assert_eq!(found.map(|row| (row.key, row.at)), Some((None, Wall(7))));
-    assert_eq!(queue.get("nope"), Err(QueueError::NotFound("nope".to_owned())));
-    assert_eq!(queue.claim("nope", "a", LEASE, Wall(0), true), Err(QueueError::NotFound("nope".to_owned())));
-}
-
-#[test]
-fn a_settled_record_needs_force_and_a_late_success_settles_one_that_is_given_back() {
-    let dir = TestDir::new();
-    let mut queue = queue_with(&dir, &[letter("01A")]);
-    let _ = queue.claim("01A", "a", LEASE, Wall(0), false).expect("free");
-    let late = rows::Late {
-        record_id: "01A".to_owned(),
-        at: Wall(1),
-        executed: Executed::Yes,
-        success: true,
-        json: "{}".to_owned(),
-    };
-    assert!(rows::attach_late(&queue.conn, &late).expect("attached"));
-    assert_eq!(queue.get("01A").expect("there").status, Status::Replaying, "its owner is still at work");
-    queue.release("01A", "a").expect("ours");
-    let error = queue.claim("01A", "a", LEASE, Wall(2), false).expect_err("settled");
-    assert_eq!(error, QueueError::AlreadyResolved { id: "01A".to_owned(), status: Status::Settled });
-    let _ = queue.claim("01A", "a", LEASE, Wall(2), true).expect("forced");
-    queue.release("01A", "a").expect("ours");
-    assert_eq!(queue.get("01A").expect("there").status, Status::Settled);
 }
 
 #[test]
@@ -232,4 +112,74 @@ fn a_list_grows_by_one_element() {
     assert_eq!(appended("[1]", "{}"), "[1,{}]");
     assert_eq!(appended(r#"["["]"#, "2"), r#"["[",2]"#);
     assert_eq!(appended("", "2"), "[2]");
+}
+
+/// A file as the first version made it, with one record in it.
+fn first_version(path: &Path) {
+    let conn = Connection::open(path).expect("made");
+    conn.execute_batch(schema::QUEUE.migrations[0]).expect("the first tables");
+    conn.pragma_update(None, "application_id", schema::QUEUE.application_id).expect("set");
+    conn.pragma_update(None, "user_version", 1).expect("set");
+    conn.execute_batch(
+        "INSERT INTO failures (id, schema_version, correlation_id, captured_at, caller_type, caller_identity, server_name,
+            server_transport, server_argv, tool_name, arguments_hash, idempotent, mid_conversation, failure_class,
+            failure_executed, failure_message, failure_attempts, failure_tries, policy_allowed, policy_reason)
+        VALUES ('01A', 1, 'c', 5, 'stdio', 'local', 's', 'stdio', '[]', 't', 'h', 0, 0, 'timeout', 'maybe', 'm', 1, '[]', 1, 'd')",
+    )
+    .expect("a record");
+}
+
+#[test]
+fn a_file_of_the_first_version_is_brought_up_to_date_and_read_where_it_cannot_be() {
+    let dir = TestDir::new();
+    first_version(&path(&dir));
+    let uri = immutable(&path(&dir), &StoreError::new(&path(&dir), "open", Fault::ReadOnly, "no")).expect("no log");
+    let conn = db::connect(&uri, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI, BUSY).expect("opened");
+    db::catch_up(&conn, &path(&dir), &schema::QUEUE, 1).expect("nothing to do for a reader");
+    let record = Queue { conn, path: path(&dir) }.get("01A").expect("read as it is");
+    assert_eq!((record.notes.as_str(), record.sealed), ("[]", None));
+    let mut queue = Queue::open_existing(&path(&dir), BUSY).expect("opened");
+    let note = Note { by: "me".to_owned(), at: Wall(1), text: None };
+    let record = queue.decide("01A", Action::Discard, &note).expect("written");
+    assert!(record.notes.contains("discard"), "{}", record.notes);
+}
+
+/// What SQLite says it will do.
+fn query_plan(queue: &Queue, filter: &Filter) -> String {
+    let (sql, values) = select::select("*", filter);
+    let mut statement = queue.conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).expect("prepared");
+    let rows = statement.query_map(rusqlite::params_from_iter(values), |row| row.get::<_, String>(3)).expect("run");
+    rows.map(|row| row.expect("a row")).collect::<Vec<_>>().join("; ")
+}
+
+#[test]
+fn a_page_of_millions_is_found_by_an_index_without_sorting() {
+    let dir = TestDir::new();
+    let queue = queue_with(&dir, &[letter("01A")]);
+    let text = || Some("x".to_owned());
+    let filters = [
+        Filter::default(),
+        Filter { statuses: vec![Status::Pending], ..Filter::default() },
+        Filter { tool: text(), ..Filter::default() },
+        Filter { server: text(), ..Filter::default() },
+        Filter { caller: text(), ..Filter::default() },
+        Filter { class: Some(crate::record::FailureClass::Timeout), ..Filter::default() },
+        Filter {
+            tool: text(),
+            statuses: vec![Status::Pending],
+            class: Some(crate::record::FailureClass::Timeout),
+            ..Filter::default()
+        },
+        Filter { sealed: true, after: text(), oldest_first: true, ..Filter::default() },
+    ];
+    for filter in filters {
+        let plan = query_plan(&queue, &Filter { limit: Some(50), ..filter.clone() });
+        assert!(plan.contains("INDEX") && !plan.contains("TEMP B-TREE"), "{filter:?}: {plan}");
+    }
+    // Few records have one time or one call, so that sorting them costs little.
+    for filter in
+        [Filter { since: Some(Wall(1)), ..Filter::default() }, Filter { correlation_id: text(), ..Filter::default() }]
+    {
+        assert!(query_plan(&queue, &filter).contains("USING INDEX"), "{filter:?}");
+    }
 }

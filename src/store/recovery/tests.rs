@@ -26,6 +26,7 @@ fn settings(dir: &Path) -> StoreSettings {
         history: Place::new(dir.join("history.db"), None),
         retention_days: 30,
         redactor: redactor(),
+        seal: std::sync::Arc::default(),
         queue_busy: Duration::from_millis(5_000),
     }
 }
