@@ -88,7 +88,7 @@ pub const AUDIT_LIMIT_DEFAULT: u64 = 100;
 const STATUS: Opt = opt(
     "status",
     "words",
-    "Any of pending, replaying, replayed, failed_replay, discarded, settled, parked, joined by commas.",
+    "pending, replaying, replayed, failed_replay, discarded, settled or parked; several joined by commas.",
 );
 const TOOL: Opt = opt("tool", "glob", "Only tools whose name fits: * is any text, ? one character.");
 const CLASS: Opt =
@@ -153,7 +153,7 @@ pub const COMMANDS: &[CommandSpec] = &[
     },
     CommandSpec {
         words: "replay",
-        usage: "list | inspect | run | stats | settle | discard | reopen | purge | export | import | reseal",
+        usage: "<command>",
         about: "Look at calls that finally failed, make them again, or decide what becomes of them.",
         detail: "",
         options: &[],
@@ -215,7 +215,7 @@ pub const COMMANDS: &[CommandSpec] = &[
             opt(
                 "status",
                 "words",
-                "With --all: any of pending, failed_replay, replaying, parked, settled, joined by commas.",
+                "pending, failed_replay, replaying, parked or settled; several joined by commas; with --all.",
             ),
             TOOL,
             CLASS,
@@ -258,7 +258,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         options: &[CONFIG, opt("executed", "word", "yes or no."), NOTE, JSON],
         server: ServerPart::None,
         exits: &[(0, "recorded"), (1, "no such record, or it is being replayed or already decided"), USAGE_EXIT],
-        example: "mcprelay replay settle 01KAB4Q7Z3M5N8P0R2T4V6X8Y0 --executed yes --note 'order is in the shop'",
+        example: "mcprelay replay settle 01KAB4Q7Z3M5N8P0R2T4V6X8Y0 --executed yes --note order-77-exists",
     },
     CommandSpec {
         words: "replay discard",
@@ -309,7 +309,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         ],
         server: ServerPart::None,
         exits: &[(0, "done, also if nothing was found"), (1, "a record is refused, or nobody said yes"), USAGE_EXIT],
-        example: "mcprelay replay reopen 01KAB4Q7Z3M5N8P0R2T4V6X8Y0 --note 'the disk was replaced'",
+        example: "mcprelay replay reopen 01KAB4Q7Z3M5N8P0R2T4V6X8Y0 --note disk-replaced",
     },
     CommandSpec {
         words: "replay purge",

@@ -13,6 +13,7 @@ mod json_text;
 mod peers_work;
 mod pipes;
 mod processes;
+mod queue;
 mod real_servers;
 mod recorder;
 mod replay;

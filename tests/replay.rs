@@ -7,12 +7,12 @@ use super::support::{Process, Start, TempDir, mcprelay, testpeer};
 const SILENT: [&str; 3] = ["sh", "-c", "cat >/dev/null"];
 
 /// A directory with a queue in it.
-struct Place {
-    dir: TempDir,
+pub(crate) struct Place {
+    pub(crate) dir: TempDir,
 }
 
 impl Place {
-    fn new(name: &str, config: &str) -> Place {
+    pub(crate) fn new(name: &str, config: &str) -> Place {
         let dir = TempDir::new(name);
         // One rule, so that no warning about a missing policy stands in the way.
         let policy =
@@ -21,16 +21,16 @@ impl Place {
         Place { dir }
     }
 
-    fn start(&self, args: &[&str]) -> Start {
+    pub(crate) fn start(&self, args: &[&str]) -> Start {
         Start::new(mcprelay()).args(args).cwd(self.dir.path()).env("XDG_STATE_HOME", self.dir.join("state"))
     }
 
-    fn run(&self, args: &[&str]) -> Output {
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
         self.start(args).run(b"")
     }
 
     /// Calls a tool through `mcprelay run OPTIONS -- SERVER` and gives the new dead letter's id.
-    fn fail(&self, options: &[&str], server: &[&str], params: &str) -> String {
+    pub(crate) fn fail(&self, options: &[&str], server: &[&str], params: &str) -> String {
         let before = self.ids();
         let call = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#) + "\n";
         let start = self.start(&["run"]).args(options).arg("--").args(server);
@@ -41,35 +41,35 @@ impl Place {
     }
 
     /// The same with the silent server.
-    fn lose(&self, params: &str) -> String {
+    pub(crate) fn lose(&self, params: &str) -> String {
         self.fail(&["--timeout-ms", "50", "--max-attempts", "1"], &SILENT, params)
     }
 
-    fn ids(&self) -> Vec<String> {
+    pub(crate) fn ids(&self) -> Vec<String> {
         let output = self.run(&["replay", "list"]);
         assert_eq!(output.code(), 0, "{output:#?}");
         output.stdout.lines().filter_map(|line| line.split('\t').next().map(str::to_owned)).collect()
     }
 
     /// Replays `id` against `testpeer server OPTIONS`.
-    fn replay(&self, id: &str, args: &[&str], server: &str) -> Output {
+    pub(crate) fn replay(&self, id: &str, args: &[&str], server: &str) -> Output {
         let start = self.start(&["replay", "run", id]).args(args).arg("--").arg(testpeer()).arg("server");
         start.args(["--log"]).arg(self.dir.join("log")).args(server.split_whitespace()).run(b"")
     }
 
     /// The record as JSON.
-    fn record(&self, id: &str) -> serde_json::Value {
+    pub(crate) fn record(&self, id: &str) -> serde_json::Value {
         let output = self.run(&["replay", "inspect", id, "--json"]);
         assert_eq!(output.code(), 0, "{output:#?}");
         document(&output)
     }
 
-    fn status(&self, id: &str) -> String {
+    pub(crate) fn status(&self, id: &str) -> String {
         self.record(id)["replay"]["status"].as_str().unwrap_or_default().to_owned()
     }
 
     /// The `tools/call` frames that servers with a log have received.
-    fn calls(&self) -> Vec<String> {
+    pub(crate) fn calls(&self) -> Vec<String> {
         let log = self.dir.read("log");
         let frames = log.lines().filter_map(|line| line.split_once('\t').map(|(_, frame)| frame));
         frames.filter(|frame| frame.contains("\"tools/call\"")).map(str::to_owned).collect()
@@ -77,13 +77,13 @@ impl Place {
 }
 
 /// The one JSON document on stdout.
-fn document(output: &Output) -> serde_json::Value {
+pub(crate) fn document(output: &Output) -> serde_json::Value {
     assert_eq!(output.stdout.lines().count(), 1, "not one line: {output:#?}");
     serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:#?}"))
 }
 
 #[track_caller]
-fn refused(output: &Output, kind: &str, text: &str) {
+pub(crate) fn refused(output: &Output, kind: &str, text: &str) {
     assert_eq!(output.code(), 1, "{output:#?}");
     assert!(output.stderr.contains(text), "no {text:?}: {output:#?}");
     if !output.stdout.is_empty() {

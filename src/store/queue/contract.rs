@@ -383,7 +383,7 @@ pub(crate) fn an_import_takes_all_or_nothing_and_leaves_what_is_there_alone(prov
     let mut queue = open_with(provider, &[letter("01A")]);
     queue.decide("01A", Action::Discard, &note(1)).map(drop).expect("discarded");
     let exported = queue.get("01A").expect("there").to_json();
-    let read = |id: &str| Record::from_export(exported.replace("01A", id).as_bytes()).map_err(|error| error);
+    let read = |id: &str| Record::from_export(exported.replace("01A", id).as_bytes());
     let mut lines = ["01B", "01A", "01C"].into_iter();
     let imported = queue.import(|| lines.next().map(read)).expect("written").expect("taken in");
     assert_eq!(imported, Imported { new: 2, known: 1 });

@@ -233,13 +233,14 @@ pub(super) fn conditions(filter: &Filter) -> (String, Vec<Value>) {
     if let Some(now) = filter.free_at {
         let usual = [Status::Pending, Status::FailedReplay];
         let asked = if filter.statuses.is_empty() { &usual[..] } else { &filter.statuses[..] };
-        values.push(Value::Integer(now.0));
-        let unsent = "replay_status = 'replaying' AND claim_expires_at < ?1 AND claim_sent_at IS NULL";
         let others: Vec<Status> = asked.iter().copied().filter(|status| *status != Status::Replaying).collect();
-        wheres.push(match asked.contains(&Status::Pending) || asked.contains(&Status::Replaying) {
-            true => format!("({} OR ({unsent}))", status_in(&others)),
-            false => status_in(&others),
-        });
+        if asked.contains(&Status::Pending) || asked.contains(&Status::Replaying) {
+            values.push(Value::Integer(now.0));
+            let unsent = "replay_status = 'replaying' AND claim_expires_at < ?1 AND claim_sent_at IS NULL";
+            wheres.push(format!("({} OR ({unsent}))", status_in(&others)));
+        } else {
+            wheres.push(status_in(&others));
+        }
     } else if !filter.statuses.is_empty() {
         wheres.push(status_in(&filter.statuses));
     }
