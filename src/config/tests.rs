@@ -547,3 +547,30 @@ fn scratch(name: &str) -> PathBuf {
     std::fs::create_dir_all(&directory).expect("a temporary directory");
     directory
 }
+
+#[test]
+fn the_queue_s_limits_and_the_places_of_its_keys_are_read() {
+    let load = |text: &str| resolve(text, Path::new(FILE), &Overrides::default(), &|_| None);
+    let queue = |text: &str| load(text).expect("usable").settings.queue;
+    let plain = queue("");
+    assert_eq!((plain.max_redrives, plain.redrive_unknown, plain.seal), (5, true, SealSettings::default()));
+    let set = queue(
+        "queue: {max_redrives: 0, redrive_unknown: exclude, seal: {key_env: KEY, previous: [{key_file: old}, {key_env: B}]}}",
+    );
+    assert_eq!((set.max_redrives, set.redrive_unknown), (0, false));
+    assert_eq!(set.seal.current, Some(KeyPlace::Env("KEY".to_owned())), "that it is not set is no fault here");
+    assert_eq!(set.seal.previous, [KeyPlace::File("old".into()), KeyPlace::Env("B".to_owned())]);
+    for (text, expected) in [
+        ("queue: {max_redrives: -1}", "queue.max_redrives: found -1"),
+        ("queue: {redrive_unknown: maybe}", "write include or exclude"),
+        ("queue: {seal: {key_env: KEY, key_file: f}}", "queue.seal: both key_env and key_file"),
+        ("queue: {seal: {key_env: s3cret/x}}", "found a text that no environment variable is named (not shown)"),
+        ("queue: {seal: {key: s3cret}}", "queue.seal.key: unknown key"),
+        ("queue: {seal: {previous: [{}]}}", "queue.seal.previous[0]: no place of a key"),
+        ("queue: {seal: {previous: {key_env: KEY}}}", "queue.seal.previous: found a mapping"),
+    ] {
+        let found = lines(&load(text).expect_err(text));
+        assert_eq!(found.len(), 1, "{text}: {found:#?}");
+        assert!(found[0].contains(expected) && !found[0].contains("s3cret"), "{text}: {found:#?}");
+    }
+}

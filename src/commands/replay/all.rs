@@ -80,16 +80,16 @@ impl Chosen {
     /// The same for people, one line each.
     pub(super) fn left_out_text(&self) -> Vec<String> {
         let lines = [
-            (self.unknown_excluded, "may have run and were left out"),
-            (self.parked, "are parked, too many replays of them failed (mcprelay replay list --status parked)"),
+            (self.unknown_excluded, "that may have run"),
+            (self.parked, "parked, after too many failed replays (mcprelay replay list --status parked)"),
             (
                 self.lost,
-                "were sent by a run that died, their outcome is unknown (mcprelay replay list --status replaying, then \
-                 replay settle)",
+                "sent by a run that died, with an unknown outcome (mcprelay replay list --status replaying, then replay \
+                 settle)",
             ),
         ];
         let told = lines.into_iter().filter(|(count, _)| *count > 0);
-        told.map(|(count, text)| format!("{count} more calls {text}")).collect()
+        told.map(|(count, text)| format!("left out: {count} {text}")).collect()
     }
 }
 

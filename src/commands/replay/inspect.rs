@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::commands::text::one_line;
 use crate::record::Transport;
+use crate::record::seal::key_id;
 use crate::record::stored::Record;
 
 /// One `label: value` a line, everything that is known of the record.
@@ -59,6 +60,17 @@ pub(super) fn render(record: &Record) -> String {
     }
     line("replay.outcome", record.last_outcome.as_deref().unwrap_or("null"));
     line("replay.resolved", &or_none(record.resolved_at.map(|at| at.to_rfc3339()).as_deref()));
+    line("replay.failures", &record.redrives.to_string());
+    let notes = elements(&record.notes);
+    line("replay.notes", &notes.len().to_string());
+    for note in notes {
+        line("", &note_text(&note));
+    }
+    let original = record.sealed.as_deref().map(|sealed| match key_id(sealed) {
+        Some(key) => format!("sealed with the key {key}"),
+        None => "sealed in a form that this version does not know".to_owned(),
+    });
+    line("original", &or_none(original.as_deref()));
     out
 }
 
@@ -97,6 +109,12 @@ fn replay_text(replay: &Value) -> String {
     parts.join(", ") + &message
 }
 
+fn note_text(note: &Value) -> String {
+    let executed = note["executed"].as_str().map(|executed| format!(" (executed {executed})")).unwrap_or_default();
+    let said = note["note"].as_str().map(|said| format!(": {said}")).unwrap_or_default();
+    format!("{} by {}: {}{executed}{said}", text(note, "at"), text(note, "by"), text(note, "action"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -115,6 +133,9 @@ mod tests {
         let record = Record {
             claim: Some(claim),
             late_result: Some(r#"{"at":"x"}"#.to_owned()),
+            redrives: 1,
+            notes: r#"[{"at":"N","by":"me","action":"settle","executed":"yes","note":"because"}]"#.to_owned(),
+            sealed: Some("v1.0123456789abcdef.AAAA".to_owned()),
             replays: r#"[{"at":"T","source":"replay","by":"me","outcome":"failed","executed":"maybe","duration_ms":7,"message":"late"}]"#
                 .to_owned(),
             ..record()
@@ -149,6 +170,10 @@ replay.attempts:  1
 :                 T by me: failed, executed maybe, 7 ms: late
 replay.outcome:   null
 replay.resolved:  none
+replay.failures:  1
+replay.notes:     1
+:                 N by me: settle (executed yes): because
+original:         sealed with the key 0123456789abcdef
 ";
         assert_eq!(render(&record), expected.replace("\n: ", "\n  "));
     }
