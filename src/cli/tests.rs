@@ -180,7 +180,7 @@ fn usage_errors_name_the_token_and_the_help_to_read() {
         ("replay inspect", "the record's id is missing", "replay inspect"),
         ("replay inspect a b", "unexpected argument b", "replay inspect"),
         ("replay run", "the record's id is missing; --all takes all that wait", "replay run"),
-        ("replay run x --status pending", "unknown option --status", "replay run"),
+        ("replay run x --status pending", "--status goes with --all only", "replay run"),
         ("replay run x --", "nothing stands behind --: the server's command is missing", "replay run"),
     ] {
         assert_eq!(refused(line), (message.to_owned(), topic), "{line}");
