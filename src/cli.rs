@@ -140,6 +140,7 @@ pub const COMMANDS: &[CommandSpec] = &[
             opt("max-attempts", "n", "Attempts per call, the first included, for every tool."),
             opt("identity", "name", "The caller of calls without a credential, instead of identity.profile."),
             flag("policy-dry-run", "Judge every call and log the verdict, but refuse none."),
+            opt("faults", "path", "Make calls fail on purpose as this file says, instead of the section faults."),
             opt("http", "url", "A remote server; not yet available in this version."),
         ],
         server: ServerPart::Required,
@@ -605,6 +606,8 @@ pub struct RunArgs {
     pub config: Option<PathBuf>,
     /// What beats the file.
     pub overrides: Overrides,
+    /// `--faults`.
+    pub faults: Option<PathBuf>,
     /// The server's command and arguments, exactly as given. Never empty, nor is the command.
     pub server: Vec<OsString>,
 }
@@ -1514,6 +1517,7 @@ fn parse_run(args: &[OsString]) -> Result<Command, UsageError> {
         policy_dry_run: given.has("policy-dry-run"),
     };
     let config = given.path("config")?;
+    let faults = given.path("faults")?;
     if let Some(url) = given.text("http")? {
         if url_authority(&url, &["http", "https"]).is_none() {
             // A URL may hold a password, so only its form is told.
@@ -1525,7 +1529,7 @@ fn parse_run(args: &[OsString]) -> Result<Command, UsageError> {
         return given.error("--http is not yet available in this version; give a command behind --".to_owned());
     }
     match given.server {
-        Some(server) => Ok(Command::Run(RunArgs { config, overrides, server })),
+        Some(server) => Ok(Command::Run(RunArgs { config, overrides, faults, server })),
         None => given.error("the server is missing: mcprelay run [options] -- <command> [args…]".to_owned()),
     }
 }

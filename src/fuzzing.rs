@@ -7,6 +7,7 @@
 use crate::policy::{Action, Policy, RuleSource, Verdict};
 use crate::wire::framer::{Framed, Framer, OVERSIZED_HEAD_BYTES, OVERSIZED_TAIL_BYTES};
 use crate::wire::json::{Json, RawStr, Token, Walker};
+use crate::wire::sse::{OVERSIZED_HEAD_BYTES as SSE_HEAD_BYTES, Sse, SseParser};
 
 /// Any split of a stream gives the frames that one push gives, and memory stays bounded.
 ///
@@ -22,17 +23,7 @@ pub fn framer(data: &[u8]) {
     let whole = frames(limit, std::iter::once(stream));
     let bytes = frames(limit, stream.chunks(1));
     assert_eq!(whole, bytes, "byte by byte");
-    let mut rest = stream;
-    let mut state = u32::from(*seed);
-    let pieces = std::iter::from_fn(|| {
-        state = state.wrapping_mul(1_103_515_245).wrapping_add(12_345);
-        let length = rest.len().min((state >> 16) as usize % 8);
-        let (piece, after) = rest.split_at(length);
-        rest = after;
-        // An empty piece is a read like any other, but not for ever.
-        (length > 0 || !rest.is_empty()).then_some(piece)
-    });
-    assert_eq!(whole, frames(limit, pieces), "split by seed {seed}");
+    assert_eq!(whole, frames(limit, pieces(stream, *seed)), "split by seed {seed}");
     for frame in &whole {
         match frame {
             Framed::Frame(line) => {
@@ -65,6 +56,66 @@ fn frames<'a>(limit: usize, pieces: impl Iterator<Item = &'a [u8]>) -> Vec<Frame
         }
     }
     out
+}
+
+/// Any split of a stream gives the events that one push gives, and memory stays bounded.
+///
+/// The first byte is the limit of an event's data, the second the seed of the split, the rest the stream.
+///
+/// # Panics
+///
+/// If a promise is broken.
+pub fn sse(data: &[u8]) {
+    let [limit, seed, stream @ ..] = data else { return };
+    let limit = usize::from(*limit);
+    let whole = sse_events(limit, std::iter::once(stream));
+    assert_eq!(whole, sse_events(limit, stream.chunks(1)), "byte by byte");
+    assert_eq!(whole, sse_events(limit, pieces(stream, *seed)), "split by seed {seed}");
+    for event in &whole.0 {
+        match event {
+            Sse::Event(event) => {
+                assert!(event.data.len() <= limit && !event.data.is_empty(), "{} bytes of data", event.data.len());
+                assert!(!event.data.contains(&b'\r') && !event.name.contains(&b'\n'), "a line end in a value");
+            }
+            Sse::Oversized { head } => assert!(head.len() <= SSE_HEAD_BYTES, "an oversized head"),
+            Sse::Mark | Sse::Retry(_) => {}
+        }
+    }
+}
+
+/// The events of a stream that arrives in `pieces`, and the id to resume from.
+fn sse_events<'a>(limit: usize, pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Sse>, Vec<u8>) {
+    let mut parser = SseParser::new(limit);
+    let mut out = Vec::new();
+    let mut taken = 0;
+    for piece in pieces {
+        parser.push(piece, &mut out);
+        taken += piece.len();
+        // Data, and lines of other fields, each of which is cut.
+        let held_max = limit.max(SSE_HEAD_BYTES) + 4 * 8192;
+        assert!(parser.pending_bytes() <= held_max.min(taken + 8), "{} bytes held", parser.pending_bytes());
+    }
+    for event in &mut out {
+        // How much of an event over the limit had arrived when that was noticed depends on the split.
+        if let Sse::Oversized { head } = event {
+            head.truncate(limit.min(SSE_HEAD_BYTES));
+        }
+    }
+    (out, parser.last_id().to_vec())
+}
+
+/// A stream cut into pieces of 0 to 7 bytes, as the seed has it.
+fn pieces(stream: &[u8], seed: u8) -> impl Iterator<Item = &[u8]> {
+    let mut rest = stream;
+    let mut state = u32::from(seed);
+    std::iter::from_fn(move || {
+        state = state.wrapping_mul(1_103_515_245).wrapping_add(12_345);
+        let length = rest.len().min((state >> 16) as usize % 8);
+        let (piece, after) = rest.split_at(length);
+        rest = after;
+        // An empty piece is a read like any other, but not for ever.
+        (length > 0 || !rest.is_empty()).then_some(piece)
+    })
 }
 
 /// What a rule says of a call does not depend on how the arguments are spelled, and whatever passes an allow rule for
@@ -231,6 +282,11 @@ mod tests {
     #[test]
     fn the_framer_corpus_and_its_neighbours_break_no_promise() {
         replay("framer", framer);
+    }
+
+    #[test]
+    fn the_sse_corpus_and_its_neighbours_break_no_promise() {
+        replay("sse", sse);
     }
 
     #[test]

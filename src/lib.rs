@@ -4,12 +4,15 @@
 //! describe; `dispatcher` is the engine; `store` and `ports` touch the world; `config` reads what the user wrote;
 //! `runtime` joins the parts; `commands` is what a user types.
 
+pub mod breaker;
+pub mod budget;
 pub mod cli;
 pub mod clock;
 pub mod commands;
 pub mod config;
 pub mod dispatcher;
 pub mod exit;
+pub mod faults;
 pub mod fuzzing;
 pub mod glob;
 pub mod identity;
@@ -18,6 +21,7 @@ pub mod policy;
 pub mod ports;
 pub mod random;
 pub mod record;
+pub mod restart;
 pub mod retry;
 pub mod runtime;
 pub mod session;

@@ -17,6 +17,8 @@ pub struct Counters {
     pub refused_frames: u64,
     /// Client notifications dropped for their credential.
     pub rejected_notifications: u64,
+    /// Client notifications that came while the upstream was being started again.
+    pub unheard_notifications: u64,
     /// Upstream lines that were no messages.
     pub noise_lines: u64,
 }
@@ -33,6 +35,7 @@ impl Counters {
             (self.stale_subscriptions, "notifications of closed subscriptions"),
             (self.refused_frames, "invalid client frames"),
             (self.rejected_notifications, "notifications with a rejected credential"),
+            (self.unheard_notifications, "notifications while the server was down"),
             (self.noise_lines, "server lines that are no messages"),
         ]
         .iter()

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::breaker::CircuitSettings;
+use crate::budget::BudgetSettings;
 use crate::glob::Glob;
 
 /// No back-off is longer than this, before jitter.
@@ -127,6 +129,8 @@ pub struct ToolSettings {
     pub effects: Option<Effects>,
     /// Whether a result with `isError: true` is captured.
     pub capture_tool_errors: bool,
+    /// The circuit breaker of each such tool; `None` if it has none.
+    pub circuit: Option<CircuitSettings>,
 }
 
 impl ToolSettings {
@@ -157,6 +161,10 @@ pub struct Reliability {
     pub idempotent_default: bool,
     /// How long an earlier execution counts as a duplicate when a dead letter is replayed.
     pub dedup_window: Duration,
+    /// The circuit breaker of each upstream; `None` if it has none.
+    pub circuit: Option<CircuitSettings>,
+    /// How many retries may be made.
+    pub budget: BudgetSettings,
 }
 
 impl Default for Reliability {
@@ -168,6 +176,7 @@ impl Default for Reliability {
                 idempotent: None,
                 effects: None,
                 capture_tool_errors: false,
+                circuit: None,
             },
             per_tool: Vec::new(),
             extend_on_progress: true,
@@ -176,6 +185,8 @@ impl Default for Reliability {
             trust_annotations: false,
             idempotent_default: false,
             dedup_window: Duration::from_secs(24 * 60 * 60),
+            circuit: Some(CircuitSettings::default()),
+            budget: BudgetSettings::default(),
         }
     }
 }

@@ -8,11 +8,13 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
 
 use crate::clock::{Clock, Time};
-use crate::dispatcher::event::{Action, ClientId, Event, Incarnation, StopSignal, Ticket, UpstreamId};
+use crate::dispatcher::event::{
+    Action, AttemptId, CallId, ClientId, Event, Incarnation, Mark, StopSignal, Ticket, UpstreamId,
+};
 use crate::dispatcher::{Dispatcher, Settings};
 use crate::exit::ExitStatus;
 use crate::ports::log::{Line, Log};
-use crate::ports::outbox::{Outbox, Report};
+use crate::ports::outbox::{Outbox, Report, Watch};
 use crate::ports::upstream_stdio::{UpstreamProcess, Wiring, outbox_event};
 use crate::ports::{client_stdio, signals};
 use crate::record::{AuditRow, CallEvent, DeadLetter, Execution, LateResult, Server};
@@ -44,8 +46,16 @@ pub trait Keeper {
     fn executed(&self, execution: Execution);
     /// Attaches a late answer to its dead letter.
     fn late(&self, late: LateResult);
-    /// The line by which a dead letter that cannot be stored is not lost: whole, redacted, JSON.
-    fn rescue_line(&self, letter: &DeadLetter) -> String;
+    /// Writes a dead letter that could not be stored, for this reason, where it is not lost, and says so loudly.
+    fn rescue(&self, call: CallId, letter: Arc<DeadLetter>, error: String);
+    /// A call is open from here on; see [`Mark::Accepted`].
+    fn accepted(&self, call: CallId, letter: &DeadLetter);
+    /// An attempt of a call follows; see [`Mark::Attempt`].
+    fn attempting(&self, call: CallId, attempt: AttemptId);
+    /// Who hears what outboxes do with attempts, and that the answer of a call has left.
+    fn watch(&self) -> Arc<dyn Watch>;
+    /// Nothing else will happen for a while: what was said of calls is handed to the kernel.
+    fn pause(&self);
     /// Writes everything that was handed over and ends.
     fn close(self);
 }
@@ -97,13 +107,19 @@ pub fn run<K: Keeper>(session: Session<K>) -> std::io::Result<ExitStatus> {
     let (upstreams_tx, upstreams) = bounded(READS_WAITING_MAX);
     let on_signal = control_tx.clone();
     signals::watch(move || drop(on_signal.send(Event::Terminate)))?;
+    let keeper = keeper(control_tx.clone())?;
     let mut runtime = Runtime {
         clock,
         argv,
         frame_bytes_max,
-        keeper: keeper(control_tx.clone())?,
-        wiring: Wiring { frames: upstreams_tx, control: control_tx.clone(), log: log.clone() },
-        client: client_stdio::start_writing(CLIENT, control_tx)?,
+        wiring: Wiring {
+            frames: upstreams_tx,
+            control: control_tx.clone(),
+            log: log.clone(),
+            watch: Some(keeper.watch()),
+        },
+        client: client_stdio::start_writing(CLIENT, Some(keeper.watch()), control_tx)?,
+        keeper,
         log,
         process: None,
         said: VecDeque::new(),
@@ -120,6 +136,7 @@ pub fn run<K: Keeper>(session: Session<K>) -> std::io::Result<ExitStatus> {
             runtime.perform(actions);
             continue;
         }
+        runtime.keeper.pause();
         let intake = dispatcher.intake();
         let wait = wait_for(dispatcher.next_deadline(), runtime.clock.now().mono);
         match next(&control, &mut clients, intake.clients, &upstreams, intake.upstreams, wait) {
@@ -209,14 +226,10 @@ impl<K: Keeper> Runtime<K> {
                 self.said.extend(said.map(|said| outbox_event(upstream, incarnation, said)));
             }
             Action::Capture { ticket, letter, audit } => self.keeper.capture(ticket, letter, *audit),
-            Action::Rescue { letter, error } => {
-                let text = format!(
-                    "WARNING: a failed call of tool {:?} is not in the queue: {error}; its dead letter follows",
-                    letter.tool
-                );
-                self.log.diagnose(text);
-                self.log.line(Line::Raw(self.keeper.rescue_line(&letter).into_bytes()));
-            }
+            Action::Record(Mark::Accepted { call, letter }) => self.keeper.accepted(call, &letter),
+            Action::Record(Mark::Attempt { call, attempt }) => self.keeper.attempting(call, attempt),
+            Action::Record(Mark::Ended { call, .. }) => self.client.when_left(call),
+            Action::Rescue { call, letter, error } => self.keeper.rescue(call, letter, error),
             Action::Audit(row) => self.keeper.audit(*row),
             Action::Report(event) => {
                 let event: Arc<CallEvent> = Arc::from(event);

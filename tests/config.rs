@@ -322,21 +322,43 @@ fn an_unknown_record_is_named_and_exit_1() {
 // --- databases ---
 
 /// A failing call and others beside it in a session whose queue has a fault: every answer comes as if there were none,
-/// and standard error says loudly what is wrong, with the dead letter that would else be lost.
+/// and standard error says loudly what is wrong, and where the dead letter is that would else be lost.
 fn goes_through_loudly(setup: Setup, file: &str, reason: &str) -> Session {
     let mut session = setup.start();
     let error = session.call("1", "rpc-error", r#"{"n":1.0}"#);
     assert_eq!(error.text(), r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"rpc-error failed"}}"#);
     assert_eq!(session.call("2", "echo", "{}").at("result.structuredContent"), "{}");
     session.ask(&ping("3"));
-    let said = session.relay.stderr_with("\"replay\"");
+    let said = session.relay.stderr_with("until the next start");
     let warning = said.lines().find(|line| line.contains("is not in the queue")).unwrap_or_default();
     assert!(warning.starts_with("mcprelay: WARNING: ") && warning.contains(file), "{said}");
     assert!(warning.contains(reason), "the reason is not told: {said}");
-    let letter = said.lines().find(|line| line.starts_with('{') && line.contains("\"replay\"")).unwrap_or_default();
-    let letter: serde_json::Value = serde_json::from_str(letter).expect("the dead letter as JSON");
+    assert!(warning.contains(".mcprelay/queue-emergency.jsonl"), "the place is not told: {said}");
+    let letter: serde_json::Value =
+        serde_json::from_str(&session.dir.read(".mcprelay/queue-emergency.jsonl")).expect("the dead letter as JSON");
     assert_eq!(letter["tool"]["arguments"].to_string(), r#"{"n":1.0}"#, "{letter}");
     session
+}
+
+/// The same in a session that puts a damaged queue aside and begins a new one.
+fn begins_anew(setup: Setup, reason: &str, before: &[u8]) {
+    let mut session = setup.start();
+    session.call("1", "rpc-error", r#"{"n":1.0}"#);
+    session.call("2", "rpc-error", r#"{"n":2}"#);
+    let ended = session.finish();
+    assert_eq!(ended.queued("arguments"), [r#"{"n":1.0}"#, r#"{"n":2}"#], "{}", ended.stderr);
+    let told: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("IS DAMAGED")).collect();
+    assert!(told.len() == 1 && told[0].contains(reason), "said once: {}", ended.stderr);
+    let entries = std::fs::read_dir(ended.dir.join(".mcprelay")).expect("ours").flatten();
+    let aside: Vec<_> = entries
+        .filter(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            name.starts_with("queue.db.corrupt-") && !name.ends_with("-wal") && !name.ends_with("-shm")
+        })
+        .collect();
+    assert_eq!(aside.len(), 1, "{aside:?}");
+    assert!(told[0].contains(&*aside[0].file_name().to_string_lossy()), "{told:?}");
+    assert!(std::fs::read(aside[0].path()).expect("kept") == before, "the file was changed");
 }
 
 fn prepared(name: &str, make: impl FnOnce(&Path)) -> (Setup, Vec<u8>) {
@@ -355,15 +377,15 @@ fn unharmed(session: Session, before: &[u8]) {
 }
 
 #[test]
-fn a_queue_that_is_no_database_costs_the_record_alone() {
+fn a_queue_that_is_no_database_is_put_aside_and_begun_anew() {
     let (setup, before) = prepared("db-garbage", |file| {
         std::fs::write(file, "this is not a database, but somebody's notes\n".repeat(100)).expect("ours");
     });
-    unharmed(goes_through_loudly(setup, QUEUE, "not a SQLite database"), &before);
+    begins_anew(setup, "not a SQLite database", &before);
 }
 
 #[test]
-fn a_queue_that_is_damaged_costs_the_record_alone() {
+fn a_queue_that_is_damaged_is_put_aside_and_begun_anew() {
     // A good queue with one dead letter, whose pages are then overwritten.
     let mut first = session("db-damaged").start();
     first.call("1", "rpc-error", "{}");
@@ -374,7 +396,7 @@ fn a_queue_that_is_damaged_costs_the_record_alone() {
     let mut bytes = std::fs::read(good.dir.join(QUEUE)).expect("a file");
     bytes[100..].fill(0xA5);
     let (setup, before) = prepared("db-damaged", |file| std::fs::write(file, &bytes).expect("ours"));
-    unharmed(goes_through_loudly(setup, QUEUE, "damaged"), &before);
+    begins_anew(setup, "damaged", &before);
 }
 
 #[test]

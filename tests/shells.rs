@@ -32,7 +32,10 @@ fn bash_offers_what_can_follow() {
         (&["mcprelay", "re"][..], &["replay", "report"][..]),
         (&["mcprelay", "audit", ""], &["list", "verify", "head", "--help"]),
         (&["mcprelay", "audit", "v"], &["verify"]),
-        (&["mcprelay", "audit", "list", "--kind", ""], &["captured", "denied", "replayed"]),
+        (
+            &["mcprelay", "audit", "list", "--kind", ""],
+            &["captured", "denied", "replayed", "settled", "discarded", "reopened", "purged"],
+        ),
         (&["mcprelay", "audit", "list", "--k"], &["--kind"]),
         (&["mcprelay", "audit", "list", "--tool", "x", "--no"], &["--no-header"]),
         (&["mcprelay", "report", "--h"], &["--html", "--help"]),

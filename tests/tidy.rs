@@ -13,20 +13,46 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("suggest", &[]),
     ("glob", &[]),
     // Decide and describe.
+    ("breaker", &["clock"]),
+    ("budget", &["clock"]),
     ("wire", &["clock"]),
     ("identity", &["wire"]),
     ("policy", &["clock", "wire", "glob", "suggest"]),
-    ("retry", &["clock", "wire", "glob"]),
+    ("retry", &["clock", "wire", "glob", "breaker", "budget"]),
+    ("restart", &["clock", "retry"]),
+    ("faults", &["glob", "retry"]),
     ("record", &["clock", "wire"]),
     ("metrics", &["clock", "wire"]),
     // The engine.
-    ("dispatcher", &["clock", "wire", "identity", "policy", "retry", "record", "metrics", "exit"]),
+    (
+        "dispatcher",
+        &[
+            "clock", "wire", "identity", "policy", "retry", "record", "metrics", "exit", "breaker", "budget",
+            "restart", "faults",
+        ],
+    ),
     // Touch the world. Every thread of the crate starts at `ports::spawn`.
     ("ports", &["clock", "wire", "record", "dispatcher::event"]),
     ("random", &[]),
     ("store", &["clock", "wire", "record", "dispatcher::event", "ports::spawn", "random"]),
     // What the user wrote, as settings that the modules declare for themselves.
-    ("config", &["glob", "suggest", "identity", "policy", "retry", "dispatcher", "ports", "wire"]),
+    (
+        "config",
+        &[
+            "glob",
+            "suggest",
+            "identity",
+            "policy",
+            "retry",
+            "dispatcher",
+            "ports",
+            "wire",
+            "breaker",
+            "budget",
+            "restart",
+            "faults",
+        ],
+    ),
     // Join the parts.
     ("session", &["clock", "wire", "record", "exit", "dispatcher::event", "ports"]),
     (
@@ -76,8 +102,22 @@ const IMPORTS: &[(&str, &[&str])] = &[
 ];
 
 /// Modules that touch nothing: no clock, file, process, thread, channel or database.
-const PURE: &[&str] =
-    &["exit", "suggest", "glob", "wire", "identity", "policy", "retry", "record", "metrics", "dispatcher"];
+const PURE: &[&str] = &[
+    "exit",
+    "suggest",
+    "glob",
+    "wire",
+    "identity",
+    "policy",
+    "retry",
+    "record",
+    "metrics",
+    "dispatcher",
+    "breaker",
+    "budget",
+    "restart",
+    "faults",
+];
 
 /// What touches the world.
 const IMPURE: &[&str] = &[
@@ -389,4 +429,32 @@ fn imports_are_found_however_they_are_written() {
 fn tests_and_comments_are_no_code() {
     let text = "use a;\n// use b;\n    /// crate::c\n#[cfg(test)]\npub mod d;\nuse e;\n#[cfg(test)]\nmod tests {\n use f;\n}\n";
     assert_eq!(code_of(text), "use a;\n#[cfg(test)]\npub mod d;\nuse e;\n");
+}
+
+#[test]
+fn every_link_of_the_documentation_leads_somewhere() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut pages = vec![root.join("README.md")];
+    for folder in ["docs", "docs/adr"] {
+        let entries = std::fs::read_dir(root.join(folder)).expect("the folder is there");
+        let files = entries.map(|entry| entry.expect("it can be listed").path());
+        pages.extend(files.filter(|file| file.extension().is_some_and(|extension| extension == "md")));
+    }
+    let mut problems = Vec::new();
+    let mut links = 0;
+    for page in &pages {
+        let text = std::fs::read_to_string(page).expect("it can be read");
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = link.split('#').next().unwrap_or_default();
+            if file.is_empty() || file.contains("://") {
+                continue;
+            }
+            links += 1;
+            if !page.with_file_name(file).exists() {
+                problems.push(format!("{} links to {link}, which does not exist", page.display()));
+            }
+        }
+    }
+    assert!(links > 5, "only {links} links found");
+    assert_none(&problems);
 }

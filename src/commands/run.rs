@@ -11,23 +11,35 @@ use crate::cli::RunArgs;
 use crate::clock::Clock;
 use crate::config::{self, Settings};
 use crate::dispatcher;
-use crate::dispatcher::event::{Event, Ticket};
+use crate::dispatcher::event::{AttemptId, CallId, Event, Ticket};
 use crate::exit::ExitStatus;
 use crate::identity::Identities;
-use crate::ports::log::Log;
+use crate::ports::log::{Line, Log};
+use crate::ports::outbox::Watch;
 use crate::record::redact::Redactor;
 use crate::record::render::log_line;
 use crate::record::seal::Keyring;
-use crate::record::stored::Record;
 use crate::record::{AuditRow, CallEvent, DeadLetter, Execution, LateResult, Server, Transport};
 use crate::runtime::{self, Keeper, Session};
 use crate::store::place::{Place, state_dir};
-use crate::store::{Command, QUEUE_BUSY, Report, Store, StoreSettings, fresh_nonce};
+use crate::store::recorder::{Recorder, RecorderSettings};
+use crate::store::rescue::{Rescue, Rescued, Rescuer};
+use crate::store::{Command, QUEUE_BUSY, Report, Store, StoreSettings};
 
 /// Runs the wrapper until the client or the server ends the session.
 pub fn run(args: &RunArgs, err: &mut dyn Write) -> ExitStatus {
     let env = |name: &str| std::env::var(name).ok();
-    let loaded = match config::load(args.config.as_deref(), Path::new("."), &args.overrides, &env) {
+    let mut loaded = config::load(args.config.as_deref(), Path::new("."), &args.overrides, &env);
+    if let (Ok(loaded), Some(file)) = (&mut loaded, &args.faults) {
+        loaded.settings.faults = match config::load_faults(file) {
+            Ok(faults) => Some(faults),
+            Err(refused) => {
+                let _ = super::validate::print_refused(&refused, err);
+                return ExitStatus::Usage;
+            }
+        };
+    }
+    let loaded = match loaded {
         Ok(loaded) => loaded,
         Err(refused) => {
             // With standard error closed there is nobody left to tell.
@@ -68,15 +80,22 @@ fn start(
     for warning in warnings {
         log.diagnose(format!("WARNING: {warning}"));
     }
-    let store = store_settings(&settings, redactor, keys);
+    let clock = Clock::start();
+    let store = store_settings(&settings, redactor.clone(), keys);
+    let recorder = RecorderSettings {
+        directories: store.queue.directories(),
+        bytes_max: settings.recorder.bytes_max,
+        redactor,
+        clock,
+    };
     let lines = log.clone();
     let session = Session {
         server: server(&args.server),
         argv: args.server.clone(),
         seed: crate::random::u64(),
-        clock: Clock::start(),
+        clock,
         log,
-        keeper: Box::new(|to| StoreKeeper::start(store, to, lines)),
+        keeper: Box::new(|to| StoreKeeper::start(store, recorder, to, lines)),
         settings: engine_settings(settings)?,
     };
     runtime::run(session)
@@ -98,6 +117,9 @@ fn engine_settings(settings: Settings) -> std::io::Result<dispatcher::Settings> 
         stdin_grace: settings.shutdown.stdin_grace,
         term_grace: settings.shutdown.term_grace,
         signal_drain: settings.shutdown.signal_drain,
+        restart: settings.restart,
+        health: settings.health,
+        faults: settings.faults,
         frame_bytes_max: settings.frame_max_bytes,
     })
 }
@@ -127,18 +149,24 @@ fn server(argv: &[OsString]) -> Server {
     }
 }
 
-/// The SQLite thread as the runtime sees it.
+/// What is kept of calls, as the runtime sees it: the SQLite thread, the flight recorder, the emergency file.
 struct StoreKeeper {
     store: Store,
-    redactor: Redactor,
-    seal: Arc<Keyring>,
+    recorder: Arc<Recorder>,
+    rescuer: Rescuer,
     to: Sender<Event>,
     log: Log,
 }
 
 impl StoreKeeper {
-    fn start(settings: StoreSettings, to: Sender<Event>, log: Log) -> std::io::Result<StoreKeeper> {
-        let (redactor, seal) = (settings.redactor.clone(), Arc::clone(&settings.seal));
+    fn start(
+        settings: StoreSettings,
+        recorder: RecorderSettings,
+        to: Sender<Event>,
+        log: Log,
+    ) -> std::io::Result<StoreKeeper> {
+        let (directories, redactor, seal) =
+            (recorder.directories.clone(), recorder.redactor.clone(), Arc::clone(&settings.seal));
         let (reports, troubles) = (to.clone(), log.clone());
         let report = move |report| match report {
             // A closed channel means that the session is over and nobody waits for the answer.
@@ -148,13 +176,59 @@ impl StoreKeeper {
             }
             Report::Trouble(text) => troubles.diagnose(format!("WARNING: {text}")),
         };
-        Ok(StoreKeeper { store: Store::start(settings, Box::new(report))?, redactor, seal, to, log })
+        let store = Store::start(settings, Box::new(report))?;
+        let troubles = log.clone();
+        let recorder = Arc::new(Recorder::new(recorder, move |text| troubles.diagnose(format!("WARNING: {text}"))));
+        let (lines, releases) = (log.clone(), Arc::clone(&recorder));
+        let rescuer = Rescuer::start(directories, redactor, seal, move |rescue, rescued| {
+            if say_rescued(&lines, &rescue, rescued) {
+                releases.release(rescue.call);
+            }
+        })?;
+        let keeper = StoreKeeper { store, recorder, rescuer, to, log };
+        keeper.submit(Command::Recover);
+        Ok(keeper)
     }
 
     fn submit(&self, command: Command) {
         if let Err(error) = self.store.submit(command) {
             self.log.diagnose(format!("WARNING: a record is lost: cannot {error}"));
         }
+    }
+}
+
+/// Says loudly where a dead letter went; whether that is a file. If it is none, the call stays open in the flight
+/// recorder, so that the next start finds it there.
+fn say_rescued(log: &Log, Rescue { letter, error, .. }: &Rescue, rescued: Rescued) -> bool {
+    let lost = format!("WARNING: a failed call of tool {:?} is not in the queue: {error}", letter.tool);
+    match rescued {
+        Rescued::InFile(path) => {
+            let path = path.display();
+            log.diagnose(format!("{lost}; its dead letter {} is in {path} until the next start", letter.id));
+            true
+        }
+        Rescued::InNone { record, error } => {
+            log.diagnose(format!("{lost}; {error}; its dead letter follows"));
+            log.line(Line::Raw(record.into_bytes()));
+            false
+        }
+    }
+}
+
+/// The recorder as outboxes see it.
+struct Watching(Arc<Recorder>);
+
+impl Watch for Watching {
+    fn begins(&self, attempt: AttemptId) {
+        self.0.begins(attempt);
+    }
+
+    fn stayed(&self, attempt: AttemptId) {
+        self.0.stayed(attempt);
+    }
+
+    fn left(&self, call: CallId) {
+        self.0.ended(call);
     }
 }
 
@@ -181,11 +255,33 @@ impl Keeper for StoreKeeper {
         self.submit(Command::Late(late));
     }
 
-    fn rescue_line(&self, letter: &DeadLetter) -> String {
-        Record::sealed_of(letter, &self.redactor, &self.seal, fresh_nonce).0.to_json()
+    fn rescue(&self, call: CallId, letter: Arc<DeadLetter>, error: String) {
+        self.recorder.hold(call);
+        if let Err(rescue) = self.rescuer.submit(Rescue { call, letter, error }) {
+            let record = self.rescuer.record(&rescue.letter);
+            say_rescued(&self.log, &rescue, Rescued::InNone { record, error: "the disk hangs".to_owned() });
+        }
+    }
+
+    fn accepted(&self, call: CallId, letter: &DeadLetter) {
+        self.recorder.accepted(call, letter);
+    }
+
+    fn attempting(&self, call: CallId, attempt: AttemptId) {
+        self.recorder.attempting(call, attempt);
+    }
+
+    fn watch(&self) -> Arc<dyn Watch> {
+        Arc::new(Watching(Arc::clone(&self.recorder)))
+    }
+
+    fn pause(&self) {
+        self.recorder.flush();
     }
 
     fn close(self) {
         self.store.finish();
+        self.rescuer.finish();
+        self.recorder.close();
     }
 }

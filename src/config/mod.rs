@@ -7,6 +7,7 @@
 mod place;
 pub mod problem;
 mod reader;
+mod resilience;
 pub mod settings;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
+use crate::faults::Faults;
 pub use problem::{Problem, Warning};
 pub(crate) use settings::url_authority;
 pub use settings::{
@@ -48,6 +50,15 @@ pub fn load(explicit: Option<&Path>, directory: &Path, overrides: &Overrides, en
     settings::resolve(&text, &file, overrides, env)
 }
 
+/// Reads faults on purpose from a file of their own (`run --faults`): what else stands below `faults`.
+///
+/// # Errors
+///
+/// Everything that is wrong with the file, also that it cannot be read.
+pub fn load_faults(file: &Path) -> Result<Faults, Refused> {
+    settings::resolve_faults(&read(file)?, file)
+}
+
 fn read(file: &Path) -> Result<String, Refused> {
     let problem = |found: String, remedy: &str| Problem {
         file: file.to_owned(),
@@ -64,7 +75,7 @@ fn read(file: &Path) -> Result<String, Refused> {
     let result = File::open(file).and_then(|file| file.take(limit).read_to_end(&mut bytes));
     if let Err(error) = result {
         return Err(refuse(match error.kind() {
-            ErrorKind::NotFound => problem("there is no such file".to_owned(), "check the path after --config"),
+            ErrorKind::NotFound => problem("there is no such file".to_owned(), "check the path"),
             ErrorKind::IsADirectory => problem("this is a directory".to_owned(), "name the file in it"),
             ErrorKind::PermissionDenied => problem("no permission to read it".to_owned(), "make it readable"),
             _ => problem(format!("cannot be read: {error}"), ""),

@@ -7,9 +7,13 @@ use std::time::Duration;
 use super::place::{Place, Step, is_header_name};
 use super::problem::{Problem, Warning};
 use super::reader::{Findings, Section, Show, describe, text};
+use super::resilience;
 use super::tree::{FILE_BYTES_MAX, SyntaxError, Tree};
+use crate::breaker::CircuitSettings;
+use crate::faults::Faults;
 use crate::glob::Glob;
 use crate::policy::{Action, MATCHERS, Policy, RuleProblem, RuleSource, startup_warnings};
+use crate::restart::{HealthSettings, RestartSettings};
 use crate::retry::{Effects, Reliability, RetryPlan, ToolSettings};
 use crate::suggest::nearest;
 
@@ -37,10 +41,18 @@ pub struct Settings {
     pub queue: QueueSettings,
     /// Where the history goes.
     pub store: StoreSettings,
+    /// The flight recorder.
+    pub recorder: RecorderSettings,
     /// Names whose values are not stored or logged.
     pub redaction: Vec<String>,
     /// Frames above this many bytes are refused.
     pub frame_max_bytes: usize,
+    /// Whether and how a server that ended is started again.
+    pub restart: RestartSettings,
+    /// How a hang is found out; `None` if it is not.
+    pub health: Option<HealthSettings>,
+    /// Faults on purpose; `None` almost always.
+    pub faults: Option<Faults>,
     /// How the session ends.
     pub shutdown: ShutdownSettings,
     /// The file that was read; `None` if there was none.
@@ -115,6 +127,13 @@ pub struct StoreSettings {
     pub retention_days: u32,
 }
 
+/// `recorder`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecorderSettings {
+    /// A flight file of this many bytes is written anew with the open calls alone.
+    pub bytes_max: u64,
+}
+
 /// `shutdown`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShutdownSettings {
@@ -141,8 +160,12 @@ impl Default for Settings {
                 seal: SealSettings::default(),
             },
             store: StoreSettings { path: PathBuf::from("./.mcprelay/history.db"), retention_days: 30 },
+            recorder: RecorderSettings { bytes_max: 16 * 1024 * 1024 },
             redaction: REDACTION_DEFAULT.map(str::to_owned).to_vec(),
             frame_max_bytes: 64 * 1024 * 1024,
+            restart: RestartSettings::default(),
+            health: None,
+            faults: None,
             shutdown: ShutdownSettings {
                 stdin_grace: Duration::from_millis(2_000),
                 term_grace: Duration::from_millis(2_000),
@@ -187,8 +210,19 @@ pub struct Refused {
 /// Looks up an environment variable; `None` if it is not set or not valid Unicode.
 pub type Env<'e> = &'e dyn Fn(&str) -> Option<String>;
 
-const SECTIONS: [&str; 9] =
-    ["reliability", "queue", "store", "redaction", "policy", "upstream", "identity", "wire", "shutdown"];
+const SECTIONS: [&str; 11] = [
+    "reliability",
+    "queue",
+    "store",
+    "recorder",
+    "redaction",
+    "policy",
+    "upstream",
+    "identity",
+    "wire",
+    "shutdown",
+    "faults",
+];
 
 /// The settings of a session without a file.
 #[must_use]
@@ -209,11 +243,7 @@ pub fn resolve(text: &str, file: &Path, overrides: &Overrides, env: Env<'_>) -> 
     let mut locator = Locator { text, file, bytes_left: 16 * FILE_BYTES_MAX };
     let tree = match Tree::parse(text) {
         Ok(tree) => tree,
-        Err(SyntaxError { at, found, remedy }) => {
-            let (line, column) = at.unzip();
-            let problem = Problem { file: file.to_owned(), line, column, path: String::new(), found, remedy };
-            return Err(Refused { problems: vec![problem], warnings: Vec::new() });
-        }
+        Err(error) => return Err(Refused { problems: vec![syntax_problem(error, file)], warnings: Vec::new() }),
     };
     let mut findings = Findings::default();
     findings.duplicates(&tree, &Place::default());
@@ -228,27 +258,48 @@ pub fn resolve(text: &str, file: &Path, overrides: &Overrides, env: Env<'_>) -> 
     queue(&root, &mut settings.queue, &mut findings);
     store(&root, &mut settings.store, &mut findings);
     one_database_each(&root, &settings, &mut findings);
+    recorder(&root, &mut settings.recorder, &mut findings);
     redaction(&root, &mut settings.redaction, &mut findings);
     let policy = policy(&root, &mut findings);
-    upstream(&root, &mut findings);
+    upstream(&root, &mut settings, &mut findings);
     identity(&root, &mut settings.identity, env, &mut findings);
     wire(&root, &mut settings.frame_max_bytes, &mut findings);
     shutdown(&root, &mut settings.shutdown, &mut findings);
+    if let Some(tree) = root.get("faults") {
+        let section = Section::of(tree, root.place.key("faults"), &mut findings);
+        settings.faults = Some(resilience::faults(&section, &mut findings));
+    }
     apply(overrides, &mut settings);
 
     let (Some(policy), true) = (policy, findings.list.is_empty()) else {
-        let mut problems: Vec<Problem> = findings
-            .list
-            .into_iter()
-            .map(|finding| locator.problem(&finding.place, finding.on_key, finding.found, finding.remedy))
-            .collect();
-        // Stable: those without a place stay behind the others, in the order they were found.
-        problems.sort_by_key(|problem| (problem.line.is_none(), problem.line, problem.column));
-        return Err(Refused { problems, warnings });
+        return Err(Refused { problems: locator.problems(findings), warnings });
     };
     settings.policy = policy;
     warnings.extend(general_warnings(&settings.policy));
     Ok(Loaded { settings, warnings })
+}
+
+/// Reads `text`, the content of `file`, which holds what else stands below `faults`.
+///
+/// # Errors
+///
+/// Everything that is wrong with it.
+pub fn resolve_faults(text: &str, file: &Path) -> Result<Faults, Refused> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let mut locator = Locator { text, file, bytes_left: 16 * FILE_BYTES_MAX };
+    let refused = |problems| Refused { problems, warnings: Vec::new() };
+    let tree = Tree::parse(text).map_err(|error| refused(vec![syntax_problem(error, file)]))?;
+    let mut findings = Findings::default();
+    findings.duplicates(&tree, &Place::default());
+    let root = Section::of(&tree, Place::default(), &mut findings);
+    let faults = resilience::faults(&root, &mut findings);
+    if findings.list.is_empty() { Ok(faults) } else { Err(refused(locator.problems(findings))) }
+}
+
+fn syntax_problem(error: SyntaxError, file: &Path) -> Problem {
+    let SyntaxError { at, found, remedy } = error;
+    let (line, column) = at.unzip();
+    Problem { file: file.to_owned(), line, column, path: String::new(), found, remedy }
 }
 
 fn general_warnings(policy: &Policy) -> Vec<Warning> {
@@ -273,6 +324,20 @@ impl Locator<'_> {
         };
         let (line, column) = at.unzip();
         Problem { file: self.file.to_owned(), line, column, path: place.show(), found, remedy }
+    }
+}
+
+impl Locator<'_> {
+    /// All findings, in the order of the file.
+    fn problems(&mut self, findings: Findings) -> Vec<Problem> {
+        let mut problems: Vec<Problem> = findings
+            .list
+            .into_iter()
+            .map(|finding| self.problem(&finding.place, finding.on_key, finding.found, finding.remedy))
+            .collect();
+        // Stable: those without a place stay behind the others, in the order they were found.
+        problems.sort_by_key(|problem| (problem.line.is_none(), problem.line, problem.column));
+        problems
     }
 }
 
@@ -309,7 +374,7 @@ fn override_tool(overrides: &Overrides, tool: &mut ToolSettings) {
     tool.retry.attempts_max = overrides.attempts_max.unwrap_or(tool.retry.attempts_max);
 }
 
-fn millis(section: &Section<'_>, key: &str, least: u64, findings: &mut Findings) -> Option<Duration> {
+pub(super) fn millis(section: &Section<'_>, key: &str, least: u64, findings: &mut Findings) -> Option<Duration> {
     section.whole(key, least..=MILLIS_MAX, findings).map(Duration::from_millis)
 }
 
@@ -319,7 +384,7 @@ fn reliability(
     findings: &mut Findings,
     warn: &mut dyn FnMut(Place, String),
 ) -> Reliability {
-    const KNOWN: [&str; 9] = [
+    const KNOWN: [&str; 10] = [
         "timeout_ms",
         "idempotent_default",
         "retry",
@@ -329,12 +394,18 @@ fn reliability(
         "max_total_ms",
         "client_wait_max_ms",
         "trust_annotations",
+        "circuit",
     ];
     let section = root.section("reliability", &KNOWN, findings);
     let default = Reliability::default();
+    let budget_too = [&RETRY_KEYS[..], &["budget"]].concat();
+    let retry_section = section.section("retry", &budget_too, findings);
+    let circuit = resilience::circuit(&section, CircuitSettings::default(), findings);
     let defaults = ToolSettings {
         timeout: millis(&section, "timeout_ms", 1, findings).unwrap_or(default.defaults.timeout),
-        retry: retry(&section, default.defaults.retry, findings),
+        retry: retry(&retry_section, default.defaults.retry, findings),
+        // The upstream's circuit is on by default, those of tools are not.
+        circuit: circuit.flatten(),
         ..default.defaults
     };
     let replay = section.section("replay", &["dedup_window"], findings);
@@ -347,6 +418,8 @@ fn reliability(
         trust_annotations: section.boolean("trust_annotations", findings).unwrap_or(default.trust_annotations),
         idempotent_default: section.boolean("idempotent_default", findings).unwrap_or(default.idempotent_default),
         dedup_window: duration(&replay, "dedup_window", findings).unwrap_or(default.dedup_window),
+        circuit: circuit.unwrap_or(default.circuit),
+        budget: resilience::budget(&retry_section, findings),
     };
     let per_tool = match section.get("per_tool") {
         Some(tree) => Section::of(tree, section.place.key("per_tool"), findings),
@@ -382,23 +455,27 @@ fn reliability(
 }
 
 fn per_tool_entry(tool: &Section<'_>, defaults: &ToolSettings, findings: &mut Findings) -> ToolSettings {
-    tool.only(&["timeout_ms", "idempotent", "effects", "retry", "capture_tool_errors"], findings);
+    tool.only(&["timeout_ms", "idempotent", "effects", "retry", "capture_tool_errors", "circuit"], findings);
+    let retry_section = tool.section("retry", &RETRY_KEYS, findings);
+    let inherited = defaults.circuit.unwrap_or_default();
     ToolSettings {
         timeout: millis(tool, "timeout_ms", 1, findings).unwrap_or(defaults.timeout),
-        retry: retry(tool, defaults.retry, findings),
+        retry: retry(&retry_section, defaults.retry, findings),
+        circuit: resilience::circuit(tool, inherited, findings).unwrap_or(defaults.circuit),
         idempotent: tool.boolean("idempotent", findings),
         effects: tool.choice("effects", &[("read", Effects::Read), ("write", Effects::Write)], findings),
         capture_tool_errors: tool.boolean("capture_tool_errors", findings).unwrap_or(defaults.capture_tool_errors),
     }
 }
 
-fn retry(parent: &Section<'_>, inherited: RetryPlan, findings: &mut Findings) -> RetryPlan {
-    let section = parent.section("retry", &["max_attempts", "backoff", "base_ms", "jitter"], findings);
+const RETRY_KEYS: [&str; 4] = ["max_attempts", "backoff", "base_ms", "jitter"];
+
+fn retry(section: &Section<'_>, inherited: RetryPlan, findings: &mut Findings) -> RetryPlan {
     section.choice("backoff", &[("exponential", ())], findings);
     let attempts_max = section.whole("max_attempts", 1..=ATTEMPTS_MAX, findings);
     RetryPlan {
         attempts_max: attempts_max.and_then(|n| u32::try_from(n).ok()).unwrap_or(inherited.attempts_max),
-        base: millis(&section, "base_ms", 0, findings).unwrap_or(inherited.base),
+        base: millis(section, "base_ms", 0, findings).unwrap_or(inherited.base),
         jitter: section.boolean("jitter", findings).unwrap_or(inherited.jitter),
     }
 }
@@ -536,6 +613,13 @@ fn one_database_each(root: &Section<'_>, settings: &Settings, findings: &mut Fin
             "queue and store have the same file",
             "give each a file of its own",
         );
+    }
+}
+
+fn recorder(root: &Section<'_>, settings: &mut RecorderSettings, findings: &mut Findings) {
+    let section = root.section("recorder", &["max_bytes"], findings);
+    if let Some(bytes) = section.whole("max_bytes", 4_096..=1 << 40, findings) {
+        settings.bytes_max = bytes;
     }
 }
 
@@ -689,9 +773,11 @@ fn to_json(tree: &Tree, place: Place, findings: &mut Findings) -> Option<serde_j
     })
 }
 
-/// Checked only: the HTTP transport is not part of this version.
-fn upstream(root: &Section<'_>, findings: &mut Findings) {
-    let section = root.section("upstream", &["http"], findings);
+fn upstream(root: &Section<'_>, settings: &mut Settings, findings: &mut Findings) {
+    let section = root.section("upstream", &["http", "restart", "health"], findings);
+    settings.restart = resilience::restart(&section, findings);
+    settings.health = resilience::health(&section, findings);
+    // Checked only: the HTTP transport is not part of this version.
     let http = section.section("http", &["headers"], findings);
     let Some(tree) = http.get("headers") else { return };
     let headers = Section::of(tree, http.place.key("headers"), findings);

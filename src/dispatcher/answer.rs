@@ -1,5 +1,6 @@
 //! The errors we make, and the way every answer takes to its asker.
 
+use super::circuit::CircuitNote;
 use super::event::{Action, ClientId};
 use super::{BatchId, Dispatcher, Open, OpenId};
 use crate::record::Executed;
@@ -24,6 +25,7 @@ pub(super) struct OurError {
     pub(super) attempts: u32,
     pub(super) correlation_id: Option<String>,
     pub(super) dead_letter_id: Option<String>,
+    pub(super) circuit: Option<CircuitNote>,
 }
 
 impl OurError {
@@ -37,6 +39,7 @@ impl OurError {
             attempts: 0,
             correlation_id: None,
             dead_letter_id: None,
+            circuit: None,
         }
     }
 
@@ -65,6 +68,13 @@ impl OurError {
                 out.extend_from_slice(format!(",\"{name}\":").as_bytes());
                 out.extend_from_slice(&quote(value));
             }
+        }
+        if let Some(circuit) = &self.circuit {
+            let (scope, until, wait) = (circuit.scope, circuit.until.to_rfc3339(), circuit.wait.as_millis());
+            out.extend_from_slice(
+                format!(",\"circuit\":{{\"scope\":\"{scope}\",\"until\":\"{until}\",\"retry_after_ms\":{wait}}}")
+                    .as_bytes(),
+            );
         }
         out.extend_from_slice(b"}}}}");
         out

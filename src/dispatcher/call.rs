@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::answer::{CREDENTIAL_REJECTED, DENIED, OurError};
+use super::circuit::{CircuitNote, Probes};
 use super::client::AUTHORIZATION;
-use super::event::{Action, AttemptId, ClientId, Ticket, UpstreamId};
+use super::event::{Action, AttemptId, CallId, ClientId, Mark, Ticket, UpstreamId};
 use super::late::LateOwner;
 use super::pause::PausableClock;
 use super::{BatchId, Dispatcher, Open, OpenId, OpenKind, Timer};
 use crate::clock::{Now, Time};
+use crate::faults::FaultRule;
 use crate::policy::Action as Verb;
 use crate::record::{
     Attempt, AuditKind, AuditRow, CallError, CallEvent, Caller, DeadLetter, Decision, Executed, Execution,
@@ -104,11 +106,13 @@ struct Failure {
     /// The upstream's own answer, which the client gets as it is; `None` where we must make one.
     answer: Option<Vec<u8>>,
     response_bytes: u64,
+    circuit: Option<CircuitNote>,
 }
 
 impl Failure {
     fn ours(class: FailureClass, executed: Executed, again: Again, message: String) -> Failure {
-        Failure { class, executed, again, code: None, message, detail: None, answer: None, response_bytes: 0 }
+        let (code, detail, answer, circuit) = (None, None, None, None);
+        Failure { class, executed, again, code, message, detail, answer, response_bytes: 0, circuit }
     }
 }
 
@@ -119,8 +123,8 @@ pub(super) struct Call {
     frame: Message,
     correlation_id: String,
     identity: String,
-    tool: String,
-    settings: ToolSettings,
+    pub(super) tool: String,
+    pub(super) settings: ToolSettings,
     idempotent: bool,
     policy: PolicyNote,
     /// The end of the whole call, on the upstream's own clock.
@@ -132,6 +136,12 @@ pub(super) struct Call {
     attempts: Vec<Attempt>,
     /// Attempts that were given up and may still be answered.
     abandoned: Vec<AttemptId>,
+    /// The circuits that this attempt decides about.
+    pub(super) probes: Probes,
+    /// Whether chance has spoken about this attempt.
+    pub(super) fault_drawn: bool,
+    /// What the answer to this attempt is to meet.
+    pub(super) fault: Option<FaultRule>,
     state: State,
 }
 
@@ -153,6 +163,20 @@ impl Call {
         match self.state {
             State::Awaiting { attempt, .. } => Some(attempt),
             State::Queued { .. } | State::BackingOff { .. } | State::Capturing { .. } => None,
+        }
+    }
+
+    /// In line for an upstream that is being started again: that is nobody's delay but the whole call's.
+    pub(super) fn wait_without_timeout(&mut self) {
+        if let State::Queued { until, .. } = &mut self.state {
+            *until = self.total_until;
+        }
+    }
+
+    /// In line for an upstream that takes requests.
+    pub(super) fn wait_with_timeout(&mut self, shown: Time) {
+        if let State::Queued { until, .. } = &mut self.state {
+            *until = shown.plus(self.settings.timeout).min(self.total_until);
         }
     }
 
@@ -271,6 +295,10 @@ impl Dispatcher {
             client.open.insert(id.key().clone(), open_id);
         }
         self.open.insert(open_id, Open { client, upstream, id, batch, kind: OpenKind::Call(Box::new(call)) });
+        if let Some(upstream) = self.upstreams.get_mut(&upstream) {
+            upstream.budget.called(self.now.mono);
+        }
+        self.mark_accepted(open_id);
         self.attempt(open_id);
     }
 
@@ -305,6 +333,9 @@ impl Dispatcher {
             request_bytes: params.map_or(0, |params| params.text().len() as u64),
             attempts: Vec::new(),
             abandoned: Vec::new(),
+            probes: Probes::default(),
+            fault_drawn: false,
+            fault: None,
             state: State::Queued { since: self.now, until: shown.plus(settings.timeout) },
             frame: message,
         }
@@ -324,6 +355,15 @@ impl Dispatcher {
             return;
         }
         self.note_dry_run(upstream, &call);
+        if self.upstreams[&upstream].is_between_lives() {
+            self.counters.unheard_notifications += 1;
+            let message = "the server is being started again, and nobody waits for an answer".to_owned();
+            let (class, arguments) = (Some(FailureClass::Transport), call.arguments_text());
+            let error = CallError { message, code: None, class, executed: Executed::No, arguments };
+            let event = CallEvent { error: Some(error), ..self.event_of(upstream, &call, Decision::Failed, 0) };
+            self.actions.push(Action::Report(Box::new(event)));
+            return;
+        }
         let (bytes, request_bytes) = self.attempt_frame(&call, None);
         self.tell_upstream(upstream, bytes);
         let event = self.event_of(upstream, &Call { request_bytes, ..call }, Decision::Allowed, 1);
@@ -349,6 +389,44 @@ impl Dispatcher {
             ..OurError::refused(CREDENTIAL_REJECTED, "unauthenticated", text)
         };
         self.refuse_with(client, batch, &error, id.raw());
+    }
+
+    // --- the flight recorder ---
+
+    /// Says what the call becomes if this process dies with it. Nothing of it was sent yet.
+    fn mark_accepted(&mut self, id: OpenId) {
+        let Some(open) = self.open.get(&id) else { return };
+        let OpenKind::Call(call) = &open.kind else { return };
+        let letter = DeadLetter {
+            id: String::new(),
+            correlation_id: call.correlation_id.clone(),
+            captured_at: call.arrived.wall,
+            caller: Caller { transport: Transport::Stdio, identity: call.identity.clone() },
+            server: self.upstreams[&open.upstream].server.clone(),
+            client: self.client_info(open.client, call.frame.params_meta()),
+            tool: call.tool.clone(),
+            arguments: call.arguments_text(),
+            idempotency_key: call.idempotency_key(),
+            mid_conversation: call.mid_conversation(),
+            idempotent: call.idempotent,
+            class: FailureClass::Interrupted,
+            executed: Executed::No,
+            code: None,
+            message: String::new(),
+            detail: None,
+            attempts: Vec::new(),
+            policy: call.policy.clone(),
+        };
+        self.actions.push(Action::Record(Mark::Accepted { call: CallId(id.0), letter: Arc::new(letter) }));
+    }
+
+    /// The call is over, and what its client gets was said before; a member of a batch gets it with the whole batch.
+    fn mark_ended(&mut self, id: OpenId, open: &Open) {
+        let call = CallId(id.0);
+        match open.batch.and_then(|batch| self.batches.get_mut(&batch)) {
+            Some(batch) => batch.ended.push(call),
+            None => self.actions.push(Action::Record(Mark::Ended { client: open.client, call })),
+        }
     }
 
     fn report_denied(&mut self, upstream: UpstreamId, call: &Call) {
@@ -387,6 +465,10 @@ impl Dispatcher {
 
     /// Makes the next attempt, or puts it in line.
     fn attempt(&mut self, id: OpenId) {
+        if let Some(note) = self.circuit_refuses(id, self.now.mono) {
+            self.call_refused_by_circuit(id, note);
+            return;
+        }
         let Some(open) = self.open.get_mut(&id) else { return };
         let OpenKind::Call(call) = &mut open.kind else { return };
         let upstream = &self.upstreams[&open.upstream];
@@ -395,9 +477,12 @@ impl Dispatcher {
             self.call_unreachable(id, &text);
             return;
         }
-        let until = upstream.clock.read(self.now.mono).plus(call.settings.timeout).min(call.total_until);
-        call.state = State::Queued { since: self.now, until };
+        call.state = State::Queued { since: self.now, until: call.total_until };
+        if !upstream.is_between_lives() {
+            call.wait_with_timeout(upstream.clock.read(self.now.mono));
+        }
         let upstream_id = open.upstream;
+        self.circuit_admits(id);
         if self.must_wait(upstream_id) {
             self.wait_in_line(id);
             self.arm_call(id);
@@ -416,19 +501,41 @@ impl Dispatcher {
 
     /// Sends an attempt that was judged and has room.
     pub(super) fn send_attempt(&mut self, id: OpenId) {
-        let attempt = self.fresh_attempt();
+        if self.attempt_meets_fault(id) {
+            return;
+        }
+        let Some((upstream, attempt)) = self.await_attempt(id) else { return };
         let Some(open) = self.open.get(&id) else { return };
         let OpenKind::Call(call) = &open.kind else { return };
-        let upstream = open.upstream;
         let (bytes, request_bytes) = self.attempt_frame(call, Some(attempt));
-        let shown = self.upstreams[&upstream].clock.read(self.now.mono);
-        let now = self.now;
-        let Some(OpenKind::Call(call)) = self.open.get_mut(&id).map(|open| &mut open.kind) else { return };
-        call.request_bytes = request_bytes;
-        let until = shown.plus(call.settings.timeout).min(call.total_until);
-        call.state = State::Awaiting { attempt, started: now, until };
-        self.arm_call(id);
+        if let Some(OpenKind::Call(call)) = self.open.get_mut(&id).map(|open| &mut open.kind) {
+            call.request_bytes = request_bytes;
+        }
+        self.actions.push(Action::Record(Mark::Attempt { call: CallId(id.0), attempt }));
         self.send_request(upstream, attempt, id, bytes);
+    }
+
+    /// From now on an answer to a new attempt is awaited; which, and whose.
+    pub(super) fn await_attempt(&mut self, id: OpenId) -> Option<(UpstreamId, AttemptId)> {
+        let attempt = self.fresh_attempt();
+        let started = self.now;
+        let open = self.open.get_mut(&id)?;
+        let OpenKind::Call(call) = &mut open.kind else { return None };
+        let upstream = open.upstream;
+        let shown = self.upstreams[&upstream].clock.read(started.mono);
+        let until = shown.plus(call.settings.timeout).min(call.total_until);
+        call.state = State::Awaiting { attempt, started, until };
+        self.arm_call(id);
+        Some((upstream, attempt))
+    }
+
+    /// Holds an attempt back before it is sent.
+    pub(super) fn call_delayed(&mut self, id: OpenId, by: Duration) {
+        let until = self.now.mono.plus(by);
+        if let Some(OpenKind::Call(call)) = self.open.get_mut(&id).map(|open| &mut open.kind) {
+            call.state = State::BackingOff { until };
+            self.arm(until);
+        }
     }
 
     /// The frame of an attempt and the length of its `params`: the client's bytes with our id, our progress token in
@@ -511,8 +618,9 @@ impl Dispatcher {
     }
 
     /// An attempt is over without success: what follows, and when.
-    fn attempt_failed(&mut self, id: OpenId, failure: Failure) {
+    fn attempt_failed(&mut self, id: OpenId, mut failure: Failure) {
         let now = self.now;
+        self.circuit_hears_failure(id, failure.class, failure.executed);
         let Some(open) = self.open.get_mut(&id) else { return };
         let OpenKind::Call(call) = &mut open.kind else { return };
         if let Some(upstream) = self.upstreams.get_mut(&open.upstream) {
@@ -524,6 +632,7 @@ impl Dispatcher {
             State::BackingOff { .. } | State::Capturing { .. } => now,
         };
         call.state = State::BackingOff { until: now.mono };
+        (call.fault_drawn, call.fault) = (false, None);
         let number = u32::try_from(call.attempts.len()).unwrap_or(u32::MAX).saturating_add(1);
         call.attempts.push(Attempt {
             number,
@@ -543,13 +652,55 @@ impl Dispatcher {
             let delay = call.settings.retry.delay(number, &mut self.rng);
             let shown = self.upstreams[&open.upstream].clock.read(now.mono);
             if shown.plus(delay) < call.total_until {
-                let until = now.mono.plus(delay);
-                call.state = State::BackingOff { until };
-                self.arm(until);
-                return;
+                match self.retry_refused(id, delay) {
+                    None => {
+                        self.back_off(id, delay);
+                        return;
+                    }
+                    Some(reason) => failure.message = format!("{}; not tried again: {reason}", failure.message),
+                }
             }
         }
         self.give_up(id, failure);
+    }
+
+    fn back_off(&mut self, id: OpenId, delay: Duration) {
+        let until = self.now.mono.plus(delay);
+        if let Some(OpenKind::Call(call)) = self.open.get_mut(&id).map(|open| &mut open.kind) {
+            call.state = State::BackingOff { until };
+            self.arm(until);
+        }
+    }
+
+    /// Why a retry after `delay` is not to be made, although the plan and the tool allow it. Charges the budget if it is.
+    fn retry_refused(&mut self, id: OpenId, delay: Duration) -> Option<String> {
+        let now = self.now.mono;
+        if let Some(note) = self.circuit_refuses(id, now.plus(delay)) {
+            return Some(note.text);
+        }
+        let upstream = self.open.get(&id).and_then(|open| self.upstreams.get_mut(&open.upstream))?;
+        let budget = upstream.budget.settings();
+        let (percent, floor, window) = (budget.percent, budget.floor, budget.window.as_secs());
+        let left = upstream.budget.take(now);
+        (!left).then(|| {
+            format!(
+                "the retry budget is used up (reliability.retry.budget: {percent} % of calls, at least {floor}, within \
+                 {window} s)"
+            )
+        })
+    }
+
+    /// An open circuit keeps the call from being tried, or from being tried again.
+    pub(super) fn call_refused_by_circuit(&mut self, id: OpenId, note: CircuitNote) {
+        let Some(open) = self.open.get(&id) else { return };
+        let OpenKind::Call(call) = &open.kind else { return };
+        if !call.attempts.is_empty() {
+            self.give_up_waiting(id, &note.text);
+            return;
+        }
+        let text = format!("tool {:?}: {}; nothing was sent", call.tool, note.text);
+        let failure = Failure::ours(FailureClass::CircuitOpen, Executed::No, Again::Never, text);
+        self.give_up(id, Failure { circuit: Some(note), ..failure });
     }
 
     pub(super) fn retry(&mut self, id: OpenId) {
@@ -583,7 +734,12 @@ impl Dispatcher {
     /// The attempts that a call waits for cannot be made: it ends as the last one did.
     fn give_up_waiting(&mut self, id: OpenId, text: &str) {
         let Some(OpenKind::Call(call)) = self.open.get(&id).map(|open| &open.kind) else { return };
-        let Some(last) = call.attempts.last() else { return };
+        let Some(last) = call.attempts.last() else {
+            // It was held back before its first attempt.
+            let message = format!("tool {:?}: {text}", call.tool);
+            self.give_up(id, Failure::ours(FailureClass::Transport, Executed::No, Again::Never, message));
+            return;
+        };
         let message = format!("{}; no other attempt is possible: {text}", last.message);
         let failure = Failure::ours(last.class, last.executed, Again::Never, message);
         self.give_up(id, failure);
@@ -599,6 +755,7 @@ impl Dispatcher {
             self.attempt_failed(id, Failure { answer: Some(answer), ..failure });
             return;
         }
+        self.circuit_hears_success(id);
         let result = message.result();
         let response_bytes = result.map_or(0, |result| result.text().len() as u64);
         let is = |name| result.and_then(|result| result.member(name));
@@ -701,6 +858,7 @@ impl Dispatcher {
 
     /// The client withdrew the call; the upstream was told if it knows of it.
     pub(super) fn call_cancelled(&mut self, id: OpenId) {
+        self.circuit_hears_nothing(id);
         let Some(OpenKind::Call(call)) = self.open.get_mut(&id).map(|open| &mut open.kind) else { return };
         match &mut call.state {
             // The dead letter is on its way to the disk and stays: only the answer is left out.
@@ -739,6 +897,10 @@ impl Dispatcher {
 
     /// The call has finally failed: write it down, then tell the client.
     fn give_up(&mut self, id: OpenId, failure: Failure) {
+        let upstream = self.open.get(&id).and_then(|open| self.upstreams.get_mut(&open.upstream));
+        if let Some(upstream) = upstream {
+            upstream.waiting.leave(id);
+        }
         let Some(open) = self.open.get(&id) else { return };
         let OpenKind::Call(call) = &open.kind else { return };
         let executed = call.executed();
@@ -767,6 +929,7 @@ impl Dispatcher {
             attempts,
             correlation_id: Some(call.correlation_id.clone()),
             dead_letter_id: Some(record_id.clone()),
+            circuit: failure.circuit,
         };
         let code = failure.code.or_else(|| failure.answer.is_none().then_some(INTERNAL_ERROR));
         let answer = failure.answer.unwrap_or_else(|| ours.frame(open.id.raw()));
@@ -836,7 +999,7 @@ impl Dispatcher {
         let State::Capturing { letter, ending, .. } = &call.state else { return };
         let (letter, ending) = (Arc::clone(letter), (**ending).clone());
         if let Some(error) = trouble {
-            self.actions.push(Action::Rescue { letter: Arc::clone(&letter), error });
+            self.actions.push(Action::Rescue { call: CallId(id.0), letter: Arc::clone(&letter), error });
         }
         let record = Some(letter.id.clone());
         let (decision, answer) = match ending.withdrawn {
@@ -871,6 +1034,7 @@ impl Dispatcher {
         };
         self.actions.push(Action::Report(Box::new(event)));
         self.answer_taken(&open, answer);
+        self.mark_ended(id, &open);
     }
 
     /// The event of a call that ends now, without an error.
@@ -911,12 +1075,15 @@ fn error_failure(message: &Message) -> Failure {
     let error = message.error();
     let member = |name| error.and_then(|error| error.member(name));
     let code = error_code(message);
-    let text = member("message").and_then(Json::as_str).map_or_else(String::new, std::borrow::Cow::into_owned);
+    let text = member("message").and_then(Json::raw_str).map(|text| text.unescape_lossy().into_owned());
+    // Some servers answer with a bare text or an object of their own, which is then all there is to know.
+    let detail = if text.is_some() { member("data") } else { error };
+    let text = text.unwrap_or_else(|| "the server's error has no message".to_owned());
     let class = error_class(code);
     let again = if class == FailureClass::NonRetryable { Again::Never } else { Again::IfIdempotent };
     Failure {
         code,
-        detail: member("data").map(|data| data.text().to_vec()),
+        detail: detail.map(|detail| detail.text().to_vec()),
         ..Failure::ours(class, executed_by(message), again, text)
     }
 }

@@ -92,6 +92,11 @@ impl Dispatcher {
                 return;
             }
         };
+        if self.settings.health.is_some()
+            && let Some(upstream) = self.upstreams.get_mut(&self.clients[&client].upstream)
+        {
+            upstream.recorded.note_claim(message.params_meta());
+        }
         match method {
             Method::ToolsCall => self.call_arrived(client, batch, message, id, identity),
             Method::ToolsList
@@ -124,8 +129,18 @@ impl Dispatcher {
             | Method::Progress
             | Method::Other => {
                 let upstream = self.clients[&client].upstream;
+                let is_initialized = message.method_name().as_deref() == Some("notifications/initialized");
                 let bytes = stripped(message);
-                self.tell_upstream(upstream, bytes);
+                let Some(found) = self.upstreams.get_mut(&upstream) else { return };
+                if is_initialized {
+                    found.recorded.note_initialized(bytes.clone());
+                }
+                // Between two lives nobody hears it; the next one hears what is recorded.
+                if !found.is_between_lives() {
+                    self.tell_upstream(upstream, bytes);
+                } else if !is_initialized {
+                    self.counters.unheard_notifications += 1;
+                }
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::event::{Action, ClientId, StopSignal, UpstreamId};
+use super::upstream::Stage;
 use super::{Dispatcher, OpenId, Timer};
 use crate::clock::Time;
 use crate::record::Executed;
@@ -91,12 +92,14 @@ impl Dispatcher {
 
     /// The client takes nothing more: nobody waits for what is open.
     pub(super) fn client_gone(&mut self, client: ClientId) {
+        self.last_lives = true;
         self.client_closed(client);
         self.limit_drain();
     }
 
     /// The operating system asks us to end. The second time it means at once.
     pub(super) fn terminate(&mut self) {
+        self.last_lives = true;
         let ids: Vec<UpstreamId> = self.upstreams.keys().copied().collect();
         if std::mem::replace(&mut self.asked_to_end, true) {
             self.interrupt_calls();
@@ -133,6 +136,7 @@ impl Dispatcher {
 
     /// The session cannot go on: finish what is open.
     pub(super) fn begin_failing(&mut self) {
+        self.last_lives = true;
         if self.phase == Phase::Running {
             self.phase = Phase::Draining { passes_until: NEVER, calls_until: None };
         }
@@ -173,6 +177,16 @@ impl Dispatcher {
     }
 
     fn begin_stop(&mut self, id: UpstreamId) {
+        let Some(upstream) = self.upstreams.get_mut(&id) else { return };
+        upstream.leaving = true;
+        if matches!(upstream.stage, Stage::Down { .. }) {
+            upstream.stage = Stage::Gone;
+        }
+        self.end_process(id);
+    }
+
+    /// Begins to end an upstream's process and its group, unless that has begun already.
+    pub(super) fn end_process(&mut self, id: UpstreamId) {
         let until = self.now.mono.plus(self.settings.stdin_grace);
         let Some(upstream) = self.upstreams.get_mut(&id).filter(|upstream| upstream.stop.is_none()) else { return };
         upstream.stop = Some(Stop::InputClosed { until });
@@ -194,9 +208,7 @@ impl Dispatcher {
                 upstream.stop = Some(Stop::Asked { until });
                 self.arm(until);
             }
-            Some(Stop::Killed { .. }) if ended => {
-                upstream.stop = Some(Stop::Done);
-            }
+            Some(Stop::Killed { .. }) if ended => self.process_over(id),
             Some(Stop::InputClosed { .. } | Stop::Asked { .. } | Stop::Killed { .. } | Stop::Done) | None => {}
         }
     }
@@ -216,9 +228,21 @@ impl Dispatcher {
                 self.arm(until);
             }
             Some(Stop::Asked { .. }) => self.kill(id),
-            Some(Stop::Killed { .. }) => upstream.stop = Some(Stop::Done),
+            Some(Stop::Killed { .. }) => self.process_over(id),
             Some(Stop::Done) | None => {}
         }
+    }
+
+    /// Nothing of the process is waited for any more: a new one may take its place.
+    fn process_over(&mut self, id: UpstreamId) {
+        let Some(upstream) = self.upstreams.get_mut(&id) else { return };
+        upstream.stop = Some(Stop::Done);
+        if matches!(upstream.stage, Stage::Retiring | Stage::Ending { .. }) && !upstream.leaving {
+            // Its output may be held by something outside of its group: nobody reads that any more.
+            upstream.output_closed = true;
+            self.upstream_end_due(id);
+        }
+        self.rearm();
     }
 
     fn kill(&mut self, id: UpstreamId) {

@@ -22,6 +22,10 @@ pub struct Incarnation(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AttemptId(pub u64);
 
+/// One accepted `tools/call`, for the flight recorder. Never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CallId(pub u64);
+
 /// Joins a question to the store with its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
@@ -202,6 +206,32 @@ pub enum StopSignal {
     Kill,
 }
 
+/// What the flight recorder is told, so that a call is not lost when this process is killed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// A call was accepted; comes before anything is sent for it.
+    Accepted {
+        /// Which.
+        call: CallId,
+        /// What it becomes if this process dies; its id is empty.
+        letter: Arc<DeadLetter>,
+    },
+    /// The next attempt of a call follows. Whether a byte of it left, the outbox says.
+    Attempt {
+        /// Of which call.
+        call: CallId,
+        /// Its number on the wire.
+        attempt: AttemptId,
+    },
+    /// A call is over. What was sent to the client before this must have left before it counts.
+    Ended {
+        /// Whose call.
+        client: ClientId,
+        /// Which.
+        call: CallId,
+    },
+}
+
 /// Something to do. The order of actions is part of the meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -239,8 +269,12 @@ pub enum Action {
         /// Its row in the audit trail.
         audit: Box<AuditRow>,
     },
+    /// Tell the flight recorder.
+    Record(Mark),
     /// Write a dead letter that could not be stored where it is not lost, and say so loudly.
     Rescue {
+        /// The call it is of.
+        call: CallId,
         /// The record.
         letter: Arc<DeadLetter>,
         /// Why it is not stored.

@@ -2,20 +2,26 @@
 //! nothing.
 //!
 //! A client's request is *open* from its arrival to its one answer. A `tools/call` is a [`call`] with attempts; every
-//! other request is passed on ([`pass`]). [`upstream`] reads what upstreams send and follows their lives, [`drain`] ends
-//! the session.
+//! other request is passed on ([`pass`]). [`upstream`] reads what upstreams send and follows their lives, [`restart`]
+//! starts them again and [`health`] finds out whether they hang; [`circuit`] keeps calls from sick ones, [`fault`] makes
+//! them sick on purpose; [`drain`] ends the session.
 
 #![warn(clippy::wildcard_enum_match_arm)]
 
 mod answer;
 mod batch;
 mod call;
+mod circuit;
 mod client;
 mod drain;
 pub mod event;
+mod fault;
+mod health;
 mod late;
 mod pass;
 mod pause;
+mod recorded;
+mod restart;
 #[cfg(test)]
 #[allow(clippy::wildcard_enum_match_arm, reason = "a test names what it wants and fails on the rest")]
 mod sim;
@@ -29,11 +35,13 @@ use std::time::Duration;
 
 use crate::clock::{Now, Time};
 use crate::exit::ExitStatus;
+use crate::faults::{FaultPlan, Faults};
 use crate::identity::Identities;
 use crate::metrics::Counters;
 use crate::policy::Policy;
 use crate::record::Server;
 use crate::record::ids::{Ulids, uuid_v4};
+use crate::restart::{HealthSettings, RestartSettings};
 use crate::retry::{Reliability, Rng};
 use crate::wire::message::{Method, Sniffed};
 use crate::wire::request_id::{IdKey, RequestId};
@@ -68,6 +76,12 @@ pub struct Settings {
     pub signal_drain: Duration,
     /// The frame limit, for error texts.
     pub frame_bytes_max: usize,
+    /// Whether and how an upstream that ended is started again.
+    pub restart: RestartSettings,
+    /// How a hang is found out; `None` if it is not.
+    pub health: Option<HealthSettings>,
+    /// Faults on purpose.
+    pub faults: Option<Faults>,
 }
 
 /// How often one turn may find deadlines due.
@@ -131,6 +145,14 @@ enum Timer {
     UpstreamEnd(UpstreamId),
     /// The next step of ending an upstream.
     StopGrace(UpstreamId),
+    /// The wait before an upstream's next start is over.
+    Restart(UpstreamId),
+    /// A new process did not answer `initialize`.
+    Handshake(UpstreamId),
+    /// An upstream is to be asked whether it lives, or did not answer that.
+    Health(UpstreamId),
+    /// An answer that was held back on purpose may pass.
+    HeldAnswer,
     /// Open calls have had their time after a signal.
     Interrupt,
     /// Open passed-on requests have had their time after the client's end.
@@ -154,6 +176,10 @@ pub struct Dispatcher {
     phase: Phase,
     /// The operating system has asked us to end.
     asked_to_end: bool,
+    /// No upstream is started again.
+    last_lives: bool,
+    faults: Option<FaultPlan>,
+    held: fault::Held,
     status: ExitStatus,
     counters: Counters,
     last_id: u64,
@@ -179,6 +205,8 @@ impl Dispatcher {
         let token_prefix = format!("mcprelay-{:016x}-", rng.next_u64());
         let connected =
             Client { upstream, open: BTreeMap::new(), info: None, outbox: Level::Low, oversized: None, closed: false };
+        let faults = settings.faults.as_ref().map(|faults| FaultPlan::new(faults, seed));
+        let upstreams = BTreeMap::from([(upstream, Upstream::new(server, &settings.reliability))]);
         let mut dispatcher = Dispatcher {
             settings,
             rng,
@@ -186,18 +214,22 @@ impl Dispatcher {
             token_prefix,
             now: Now::default(),
             clients: BTreeMap::from([(client, connected)]),
-            upstreams: BTreeMap::from([(upstream, Upstream::new(server))]),
+            upstreams,
             open: BTreeMap::new(),
             batches: BTreeMap::new(),
             late: LateAnswers::default(),
             phase: Phase::Running,
             asked_to_end: false,
+            last_lives: false,
+            faults,
+            held: fault::Held::default(),
             status: ExitStatus::Success,
             counters: Counters::default(),
             last_id: 0,
             wake: None,
             actions: Vec::new(),
         };
+        dispatcher.warn_of_faults();
         dispatcher.start_upstream(upstream);
         let actions = std::mem::take(&mut dispatcher.actions);
         (dispatcher, actions)
@@ -320,6 +352,7 @@ impl Dispatcher {
             found.extend(upstream.deadlines(*id, self.settings.reliability.client_wait_max));
         }
         found.extend(self.phase.deadlines());
+        found.extend(self.held.deadline());
         found
     }
 
@@ -349,6 +382,10 @@ impl Dispatcher {
             Timer::ClientWait(upstream, request) => self.client_wait_over(upstream, request),
             Timer::UpstreamEnd(upstream) => self.upstream_end_due(upstream),
             Timer::StopGrace(upstream) => self.stop_step(upstream),
+            Timer::Restart(upstream) => self.restart_due(upstream),
+            Timer::Handshake(upstream) => self.handshake_timed_out(upstream),
+            Timer::Health(upstream) => self.health_due(upstream),
+            Timer::HeldAnswer => self.held_answers_due(),
             Timer::Interrupt => self.interrupt_calls(),
             Timer::Drain => self.drain_over(),
         }

@@ -3,6 +3,7 @@
 use super::answer::OurError;
 use super::event::{AttemptId, ClientId};
 use super::late::LateOwner;
+use super::recorded::{Frame, Keep, lists_asked_for};
 use super::{BatchId, Dispatcher, Open, OpenId, OpenKind};
 use crate::record::{ClientInfo, Executed};
 use crate::wire::json::{Json, Kind, Span};
@@ -23,8 +24,16 @@ pub(super) struct Pass {
     pub(super) method: Method,
     /// Its id on the upstream's wire, once it was sent.
     pub(super) sent: Option<AttemptId>,
-    /// The frame, while it waits.
-    frame: Option<(Vec<u8>, Option<Span>)>,
+    /// The frame, while it waits; that of a subscription as long as it is open, so that it can be sent to a new process.
+    frame: Option<Frame>,
+    /// The frame of a request that a new process must hear of too, once it was answered.
+    keep: Option<(Keep, Frame)>,
+    /// A subscription was acknowledged to the client.
+    pub(super) acknowledged: bool,
+    /// A new process will acknowledge it again, which the client is not to hear.
+    pub(super) acknowledged_again: bool,
+    /// The lists of whose changes a subscription wants to hear.
+    pub(super) list_changes: Vec<&'static str>,
     /// The legacy task that its answer ends (`tasks/result`, `tasks/cancel`).
     task_id: Option<String>,
 }
@@ -53,11 +62,16 @@ impl Dispatcher {
             Some("tasks/result" | "tasks/cancel") => task_id_of(message.params()),
             _ => None,
         };
+        let keep = Keep::of(&message);
+        let list_changes = if method == Method::Listen { lists_asked_for(message.params()) } else { Vec::new() };
         let id_span = message.id_span;
         // The id's place does not move: a credential stands in `params`, and what is cut there may stand before it.
         let credential = super::client::authorization(message.params()).is_some();
         let (bytes, id_span) = if credential { without_credential(message) } else { (message.bytes, id_span) };
-        let pass = Pass { method, sent: None, frame: Some((bytes, id_span)), task_id };
+        let keep = keep.map(|keep| (keep, (bytes.clone(), id_span)));
+        let frame = Some((bytes, id_span));
+        let (acknowledged, acknowledged_again) = (false, false);
+        let pass = Pass { method, sent: None, frame, keep, acknowledged, acknowledged_again, list_changes, task_id };
         let open_id = OpenId(self.fresh_id());
         if let Some(batch) = batch {
             self.batch_member(batch);
@@ -98,7 +112,8 @@ impl Dispatcher {
         let attempt = self.fresh_attempt();
         let Some(open) = self.open.get_mut(&id) else { return };
         let OpenKind::Pass(pass) = &mut open.kind else { return };
-        let Some((mut bytes, id_span)) = pass.frame.take() else { return };
+        let frame = if pass.method == Method::Listen { pass.frame.clone() } else { pass.frame.take() };
+        let Some((mut bytes, id_span)) = frame else { return };
         pass.sent = Some(attempt);
         let upstream = open.upstream;
         if let Some(span) = id_span {
@@ -109,9 +124,15 @@ impl Dispatcher {
 
     /// The answer to a passed-on request.
     pub(super) fn pass_answered(&mut self, id: OpenId, message: Message) {
-        let Some(open) = self.open.get(&id) else { return };
-        let OpenKind::Pass(pass) = &open.kind else { return };
+        let Some(open) = self.open.get_mut(&id) else { return };
+        let OpenKind::Pass(pass) = &mut open.kind else { return };
         let (method, upstream, task_id) = (pass.method, open.upstream, pass.task_id.clone());
+        if let Some((keep, frame)) = pass.keep.take()
+            && message.error().is_none()
+            && let Some(upstream) = self.upstreams.get_mut(&upstream)
+        {
+            upstream.recorded.answered(keep, frame, message.result());
+        }
         match method {
             Method::Initialize => {
                 self.upstream_introduces_itself(

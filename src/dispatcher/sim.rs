@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::event::{
-    Action, AttemptId, ClientId, Event, Incarnation, Level, ProcessEnd, StopSignal, Ticket, UpstreamId,
+    Action, AttemptId, CallId, ClientId, Event, Incarnation, Level, Mark, ProcessEnd, StopSignal, Ticket, UpstreamId,
 };
 use super::{Dispatcher, Settings};
 use crate::clock::{Now, Time, Wall};
@@ -20,7 +20,11 @@ use crate::exit::ExitStatus;
 use crate::glob::Glob;
 use crate::identity::Identities;
 use crate::policy::{Action as Verb, Policy, RuleSource};
-use crate::record::{AuditKind, AuditRow, CallEvent, DeadLetter, Decision, Execution, LateResult, Server, Transport};
+use crate::record::{
+    AuditKind, AuditRow, CallEvent, DeadLetter, Decision, Executed, Execution, FailureClass, LateResult, Server,
+    Transport,
+};
+use crate::restart::RestartSettings;
 use crate::retry::{Reliability, RetryPlan, ToolSettings};
 use crate::wire::message::{
     AnswerTo, FromClient, FromUpstream, Message, Method, Refusal, Role, from_client, from_upstream, sniff, sniff_tail,
@@ -53,6 +57,7 @@ pub(super) fn settings() -> Settings {
         idempotent: None,
         effects: None,
         capture_tool_errors: false,
+        circuit: None,
     };
     let deny = RuleSource { tool: "denied*".into(), caller: None, action: Verb::Deny, args: Vec::new() };
     Settings {
@@ -72,6 +77,9 @@ pub(super) fn settings() -> Settings {
         term_grace: Duration::from_millis(3_000),
         signal_drain: Duration::from_millis(1_000),
         frame_bytes_max: 10_000,
+        restart: RestartSettings { enabled: false, ..RestartSettings::default() },
+        health: None,
+        faults: None,
     }
 }
 
@@ -94,6 +102,8 @@ pub(super) struct Sim {
     pub(super) exit: Option<ExitStatus>,
     /// The frames' grammar and the answers' owners, checked all along.
     ledger: Ledger,
+    /// What the flight recorder was told, checked all along.
+    recorder: Recorder,
     /// A client frame over the limit is under way that did not tell its id yet.
     headless: bool,
     names: Names,
@@ -142,6 +152,7 @@ impl Sim {
             to_upstream: Vec::new(),
             exit: None,
             ledger: Ledger::default(),
+            recorder: Recorder::default(),
             headless: false,
             names,
             fresh: Vec::new(),
@@ -494,7 +505,8 @@ impl Sim {
                 line
             }
             Action::Capture { ticket, letter, audit } => self.capture(ticket, letter, *audit),
-            Action::Rescue { letter, error } => format!("!rescue {} {error}", letter.id),
+            Action::Record(mark) => return self.recorder.take(mark, &self.log),
+            Action::Rescue { letter, error, .. } => format!("!rescue {} {error}", letter.id),
             Action::Audit(row) => {
                 assert_eq!(row.kind, AuditKind::Denied, "captures are audited with their letter");
                 let line = format!("!audit denied {} by {}", row.tool, row.caller);
@@ -524,6 +536,7 @@ impl Sim {
             Action::Exit(status) => {
                 self.exit = Some(status);
                 self.ledger.assert_settled(&self.log);
+                assert!(self.recorder.open.is_empty(), "never ended: {:?}", self.recorder.open);
                 format!("!exit {}", status.code())
             }
         };
@@ -664,6 +677,34 @@ impl Names {
     fn unnamed(&self, line: &str) -> Option<String> {
         let named = "\"mcprelay-";
         line.contains(named).then(|| line.replace(named, &format!("\"{}", self.token_prefix)))
+    }
+}
+
+/// What the flight recorder knows: a call is accepted before anything else is said of it, and ends once.
+#[derive(Default)]
+struct Recorder {
+    open: BTreeSet<CallId>,
+    attempts: BTreeSet<AttemptId>,
+    last: Option<CallId>,
+}
+
+impl Recorder {
+    fn take(&mut self, mark: Mark, log: &[String]) {
+        match mark {
+            Mark::Accepted { call, letter } => {
+                assert!(self.last < Some(call), "no number is used twice: {call:?}\n{}", log.join("\n"));
+                self.last = Some(call);
+                self.open.insert(call);
+                assert_eq!((letter.class, letter.executed), (FailureClass::Interrupted, Executed::No));
+            }
+            Mark::Attempt { call, attempt } => {
+                assert!(self.open.contains(&call), "accepted before it is sent: {call:?}\n{}", log.join("\n"));
+                assert!(self.attempts.insert(attempt), "no number is used twice: {attempt:?}");
+            }
+            Mark::Ended { call, .. } => {
+                assert!(self.open.remove(&call), "accepted and not over: {call:?}\n{}", log.join("\n"));
+            }
+        }
     }
 }
 

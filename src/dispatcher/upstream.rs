@@ -6,15 +6,21 @@ use std::time::Duration;
 use super::answer::OurError;
 use super::batch::BatchOwner;
 use super::call::TaskToken;
+use super::circuit::Circuits;
 use super::drain::Stop;
 use super::event::{Action, AttemptId, ClientId, Incarnation, Level, OUTBOX_FULL_BYTES, ProcessEnd, UpstreamId};
+use super::health::Health;
 use super::late::LateOwner;
 use super::pass::SUBSCRIPTION_ID;
 use super::pause::PausableClock;
+use super::recorded::Recorded;
+use super::restart::Revival;
 use super::{BatchId, Dispatcher, OpenId, OpenKind, Timer};
+use crate::budget::RetryBudget;
 use crate::clock::Time;
 use crate::exit::ExitStatus;
 use crate::record::{Executed, Server};
+use crate::retry::Reliability;
 use crate::wire::json::Json;
 use crate::wire::message::{
     FromUpstream, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, Message, Method, Role, Sniffed, sniff, sniff_tail,
@@ -45,11 +51,15 @@ pub(super) struct UpstreamRequest {
 
 /// Where an upstream is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     /// Sends and takes.
     Up,
+    /// It is being ended to be started again. What it still answers counts; new requests wait in line.
+    Retiring,
     /// One part of its end is known. New requests wait in line until the rest is.
     Ending { until: Time },
+    /// It sends nothing more, and will be started again then, or when all of its group is ended. Requests wait in line.
+    Down { until: Time },
     /// It sends nothing more.
     Gone,
 }
@@ -96,21 +106,28 @@ impl Line {
 pub(super) struct Upstream {
     pub(super) server: Server,
     pub(super) incarnation: Incarnation,
-    stage: Stage,
+    pub(super) stage: Stage,
     /// It takes nothing more.
     deaf: bool,
-    output_closed: bool,
-    end: Option<ProcessEnd>,
+    pub(super) output_closed: bool,
+    pub(super) end: Option<ProcessEnd>,
     /// It has answered a request in this life.
     answered: bool,
     /// It was started again because it did not survive `server/discover`.
     started_again: bool,
+    /// What its lives have to do with each other.
+    pub(super) revival: Revival,
+    /// What a new process must hear.
+    pub(super) recorded: Recorded,
+    pub(super) health: Health,
+    pub(super) circuits: Circuits,
+    pub(super) budget: RetryBudget,
     outbox: Level,
     /// Time that counts against calls.
     pub(super) clock: PausableClock,
     /// A frame over the limit whose end may tell whose it is.
     oversized: Option<Sniffed>,
-    unread: bool,
+    pub(super) unread: bool,
     /// Requests on its wire.
     pub(super) wire: BTreeMap<AttemptId, OnWire>,
     pub(super) waiting: Line,
@@ -118,11 +135,14 @@ pub(super) struct Upstream {
     requests: BTreeMap<u64, UpstreamRequest>,
     tasks: BTreeMap<AttemptId, TaskToken>,
     annotated: BTreeMap<String, bool>,
+    /// How far the end of its process is, if it is being ended.
     pub(super) stop: Option<Stop>,
+    /// The session is over for it: nothing more is sent, and it is not started again.
+    pub(super) leaving: bool,
 }
 
 impl Upstream {
-    pub(super) fn new(server: Server) -> Upstream {
+    pub(super) fn new(server: Server, reliability: &Reliability) -> Upstream {
         Upstream {
             server,
             incarnation: Incarnation(0),
@@ -132,6 +152,11 @@ impl Upstream {
             end: None,
             answered: false,
             started_again: false,
+            revival: Revival::default(),
+            recorded: Recorded::default(),
+            health: Health::Off,
+            circuits: Circuits::new(reliability.circuit),
+            budget: RetryBudget::new(reliability.budget),
             outbox: Level::Low,
             clock: PausableClock::default(),
             oversized: None,
@@ -142,17 +167,37 @@ impl Upstream {
             tasks: BTreeMap::new(),
             annotated: BTreeMap::new(),
             stop: None,
+            leaving: false,
         }
     }
 
-    /// Whether frames can be sent to it, or may be once its end turns out not to be one.
+    /// Whether requests can be sent to it, or may be once its end turns out not to be one or its next life has begun.
     pub(super) fn accepts(&self) -> bool {
         let takes = match self.stage {
             Stage::Up => !self.deaf,
-            Stage::Ending { .. } => true,
+            Stage::Retiring | Stage::Ending { .. } | Stage::Down { .. } => true,
             Stage::Gone => false,
         };
-        takes && self.stop.is_none()
+        takes && !self.leaving
+    }
+
+    /// Whether its process may still read what is sent.
+    fn is_there(&self) -> bool {
+        self.accepts() && !matches!(self.stage, Stage::Down { .. })
+    }
+
+    /// Whether it has the client's session: not before a new process has been told of it.
+    pub(super) fn is_ready(&self) -> bool {
+        self.stage == Stage::Up && self.revival.is_open()
+    }
+
+    /// Whether it is between two lives, so that waiting for it is nobody's delay.
+    pub(super) fn is_between_lives(&self) -> bool {
+        match self.stage {
+            Stage::Retiring | Stage::Down { .. } => true,
+            Stage::Up => !self.revival.is_open(),
+            Stage::Ending { .. } | Stage::Gone => false,
+        }
     }
 
     /// Whether its clients may be read: there is room for what they send.
@@ -160,8 +205,9 @@ impl Upstream {
         self.outbox < Level::Full && self.waiting.bytes < OUTBOX_FULL_BYTES
     }
 
-    pub(super) fn is_gone(&self) -> bool {
-        self.stage == Stage::Gone
+    /// Whether what it sends still counts.
+    fn is_heard(&self) -> bool {
+        !matches!(self.stage, Stage::Down { .. } | Stage::Gone)
     }
 
     /// Its process has ended, and so has its output.
@@ -175,10 +221,11 @@ impl Upstream {
 
     /// Why nothing can be asked of it, in words.
     pub(super) fn end_text(&self) -> String {
-        match self.end {
-            Some(end) => format!("the server {end}"),
-            None if self.deaf && !self.output_closed => "the server closed its input".to_owned(),
-            None => "the server closed its output".to_owned(),
+        match (&self.revival.reason, self.end) {
+            (Some(reason), _) => reason.clone(),
+            (None, Some(end)) => format!("the server {end}"),
+            (None, None) if self.deaf && !self.output_closed => "the server closed its input".to_owned(),
+            (None, None) => "the server closed its output".to_owned(),
         }
     }
 
@@ -189,6 +236,7 @@ impl Upstream {
             // Its last answers may still be in the pipe: the wait for them begins when they can be read.
             *until = now.plus(END_WAIT);
         }
+        self.health.postpone(now);
         self.pause_or_run(now)
     }
 
@@ -208,6 +256,15 @@ impl Upstream {
             && !self.unread
         {
             found.push((until, Timer::UpstreamEnd(id)));
+        }
+        if let Stage::Down { until } = self.stage
+            && self.stop == Some(Stop::Done)
+        {
+            found.push((until, Timer::Restart(id)));
+        }
+        found.extend(self.revival.handshake_until().map(|until| (until, Timer::Handshake(id))));
+        if self.stage == Stage::Up && !self.unread {
+            found.extend(self.health.until().map(|until| (until, Timer::Health(id))));
         }
         if let Some(until) = self.stop.as_ref().and_then(Stop::until) {
             found.push((until, Timer::StopGrace(id)));
@@ -243,7 +300,7 @@ impl Dispatcher {
 
     /// Sends a frame that is no request.
     pub(super) fn tell_upstream(&mut self, id: UpstreamId, bytes: Vec<u8>) {
-        let Some(upstream) = self.upstreams.get(&id).filter(|upstream| upstream.accepts()) else { return };
+        let Some(upstream) = self.upstreams.get(&id).filter(|upstream| upstream.is_there()) else { return };
         let incarnation = upstream.incarnation;
         self.actions.push(Action::ToUpstream { upstream: id, incarnation, bytes, attempt: None });
     }
@@ -252,7 +309,12 @@ impl Dispatcher {
     pub(super) fn send_request(&mut self, id: UpstreamId, attempt: AttemptId, open: OpenId, bytes: Vec<u8>) {
         let Some(upstream) = self.upstreams.get_mut(&id) else { return };
         upstream.wire.insert(attempt, OnWire { open, left: true });
-        let incarnation = upstream.incarnation;
+        self.ask_upstream(id, attempt, bytes);
+    }
+
+    /// Sends a request; whoever calls this knows what to do with its answer.
+    pub(super) fn ask_upstream(&mut self, id: UpstreamId, attempt: AttemptId, bytes: Vec<u8>) {
+        let incarnation = self.upstreams[&id].incarnation;
         self.actions.push(Action::ToUpstream { upstream: id, incarnation, bytes, attempt: Some(attempt) });
     }
 
@@ -264,7 +326,7 @@ impl Dispatcher {
     /// Whether the upstream can take a request, and its clients the answer.
     fn has_room(&self, upstream: UpstreamId) -> bool {
         let found = &self.upstreams[&upstream];
-        found.stage == Stage::Up
+        found.is_ready()
             && found.outbox < Level::High
             && self.clients.values().all(|client| client.upstream != upstream || client.outbox < Level::High)
     }
@@ -323,7 +385,7 @@ impl Dispatcher {
     // --- reading ---
 
     pub(super) fn upstream_frame(&mut self, id: UpstreamId, frame: FromUpstream) {
-        if self.upstreams.get(&id).is_none_or(Upstream::is_gone) {
+        if self.upstreams.get(&id).is_none_or(|upstream| !upstream.is_heard()) {
             return;
         }
         match frame {
@@ -366,7 +428,7 @@ impl Dispatcher {
         self.clients.iter().filter(|(_, client)| client.upstream == upstream).map(|(id, _)| *id).collect()
     }
 
-    fn tell_clients_of(&mut self, upstream: UpstreamId, bytes: Vec<u8>) {
+    pub(super) fn tell_clients_of(&mut self, upstream: UpstreamId, bytes: Vec<u8>) {
         let mut clients = self.clients_of(upstream);
         let last = clients.pop();
         for client in clients {
@@ -381,6 +443,26 @@ impl Dispatcher {
         let attempt = number_in(response_id.key()).map(AttemptId);
         let Some(upstream) = self.upstreams.get_mut(&id) else { return };
         upstream.answered = true;
+        upstream.revival.ever_answered = true;
+        self.health_wanted(id);
+        if let Some(attempt) = attempt
+            && (self.opening_answered(id, attempt, &message) || self.health_answered(id, attempt))
+        {
+            return;
+        }
+        let message = match attempt {
+            Some(attempt) => match self.answer_meets_fault(id, attempt, message) {
+                Some(message) => message,
+                None => return,
+            },
+            None => message,
+        };
+        self.deliver_answer(id, attempt, message);
+    }
+
+    /// Gives an answer to whoever waits for it.
+    pub(super) fn deliver_answer(&mut self, id: UpstreamId, attempt: Option<AttemptId>, message: Message) {
+        let Some(upstream) = self.upstreams.get_mut(&id) else { return };
         let owner = attempt.and_then(|attempt| Some((attempt, upstream.wire.remove(&attempt)?.open)));
         let Some((attempt, open)) = owner else {
             self.late_answer(attempt, &message);
@@ -418,12 +500,17 @@ impl Dispatcher {
             return;
         };
         let span = subscription.span_in(&message.bytes);
-        let listen = attempt_in(subscription).and_then(|attempt| self.upstreams[&id].wire.get(&attempt));
+        let listen = attempt_in(subscription).and_then(|attempt| self.upstreams[&id].wire.get(&attempt)).copied();
         let Some(open) = listen.and_then(|found| self.open.get(&found.open)).filter(|open| open.is_listen()) else {
             self.counters.stale_subscriptions += 1;
             return;
         };
-        let (client, raw) = (open.client, open.id.raw().to_vec());
+        let (client, raw, open) = (open.client, open.id.raw().to_vec(), listen.map(|found| found.open));
+        if message.method_name().as_deref() == Some("notifications/subscriptions/acknowledged")
+            && open.is_some_and(|open| self.listen_acknowledged(open))
+        {
+            return;
+        }
         let mut bytes = message.bytes;
         replace(&mut bytes, span, &raw);
         self.actions.push(Action::ToClient { client, bytes });
@@ -636,15 +723,22 @@ impl Dispatcher {
     // --- the life of an upstream ---
 
     pub(super) fn start_upstream(&mut self, id: UpstreamId) {
+        let now = self.now.mono;
         let Some(upstream) = self.upstreams.get_mut(&id) else { return };
         upstream.incarnation = Incarnation(upstream.incarnation.0 + 1);
         upstream.stage = Stage::Up;
         upstream.deaf = false;
         upstream.output_closed = false;
         upstream.end = None;
+        upstream.stop = None;
         upstream.oversized = None;
         upstream.answered = false;
         upstream.outbox = Level::Low;
+        upstream.health = Health::Off;
+        upstream.revival.begun(now);
+        // What the old process said of itself is not the new one's word.
+        upstream.tasks.clear();
+        upstream.annotated.clear();
         let incarnation = upstream.incarnation;
         self.actions.push(Action::StartUpstream { upstream: id, incarnation });
     }
@@ -659,7 +753,8 @@ impl Dispatcher {
             // There was no process that could have read them.
             upstream.wire.values_mut().for_each(|request| request.left = false);
         }
-        self.upstream_lost(id, &format!("the server could not be started: {error}"));
+        let text = format!("the server could not be started: {error}");
+        if self.may_restart(id) { self.upstream_fell(id, &text) } else { self.upstream_lost(id, &text) }
     }
 
     pub(super) fn upstream_introduces_itself(&mut self, id: UpstreamId, info: Option<Json<'_>>) {
@@ -706,11 +801,16 @@ impl Dispatcher {
     fn upstream_partly_ended(&mut self, id: UpstreamId) {
         let until = self.now.mono.plus(END_WAIT);
         let Some(upstream) = self.upstreams.get_mut(&id) else { return };
-        if upstream.is_over() {
-            self.upstream_end_due(id);
-        } else if upstream.stage != Stage::Gone {
-            upstream.stage = Stage::Ending { until };
-            self.arm(until);
+        let only_deaf = upstream.end.is_none() && !upstream.output_closed;
+        match upstream.stage {
+            // The news is that of an end that was seen to already.
+            Stage::Down { .. } | Stage::Gone => {}
+            Stage::Retiring if only_deaf => {}
+            Stage::Up | Stage::Ending { .. } | Stage::Retiring if upstream.is_over() => self.upstream_end_due(id),
+            Stage::Up | Stage::Ending { .. } | Stage::Retiring => {
+                upstream.stage = Stage::Ending { until };
+                self.arm(until);
+            }
         }
         self.stop_progressed(id);
     }
@@ -718,7 +818,7 @@ impl Dispatcher {
     /// The whole end is known, or the rest of it was waited for long enough.
     pub(super) fn upstream_end_due(&mut self, id: UpstreamId) {
         let Some(upstream) = self.upstreams.get_mut(&id) else { return };
-        if upstream.stage == Stage::Gone {
+        if matches!(upstream.stage, Stage::Down { .. } | Stage::Gone) {
             return;
         }
         if upstream.end.is_none() && !upstream.output_closed {
@@ -727,9 +827,13 @@ impl Dispatcher {
             return;
         }
         upstream.stage = Stage::Gone;
-        let expected = upstream.stop.is_some();
+        let expected = upstream.leaving;
         let text = upstream.end_text();
         if !expected && self.restart_after_discover(id, &text) {
+            return;
+        }
+        if self.may_restart(id) {
+            self.upstream_fell(id, &text);
             return;
         }
         if !expected {
@@ -763,23 +867,20 @@ impl Dispatcher {
             self.close(probe, Some(frame));
         }
         self.withdraw_upstream_requests(id, text);
-        self.start_upstream(id);
+        let until = self.now.mono;
         if let Some(upstream) = self.upstreams.get_mut(&id) {
             upstream.started_again = true;
+            upstream.stage = Stage::Down { until };
         }
-        self.send_waiting();
+        self.calls_wait_for_start(id);
+        self.arm(until);
+        self.end_process(id);
         true
     }
 
     /// Nothing more comes from this upstream: everything open there ends, each by its class.
-    fn upstream_lost(&mut self, id: UpstreamId, text: &str) {
-        let now = self.now.mono;
-        self.withdraw_upstream_requests(id, text);
-        if let Some(upstream) = self.upstreams.get_mut(&id) {
-            upstream.outbox = Level::Low;
-            upstream.unread = false;
-            upstream.pause_or_run(now);
-        }
+    pub(super) fn upstream_lost(&mut self, id: UpstreamId, text: &str) {
+        self.life_over(id, text);
         let open: Vec<OpenId> = self.open.iter().filter(|(_, open)| open.upstream == id).map(|(id, _)| *id).collect();
         for open in open {
             self.fail_unreachable(open, text);
@@ -788,6 +889,20 @@ impl Dispatcher {
             self.status = ExitStatus::Upstream;
         }
         self.begin_failing();
+    }
+
+    /// Nothing of this life holds anything up any more.
+    pub(super) fn life_over(&mut self, id: UpstreamId, text: &str) {
+        let now = self.now.mono;
+        self.withdraw_upstream_requests(id, text);
+        if let Some(upstream) = self.upstreams.get_mut(&id) {
+            upstream.outbox = Level::Low;
+            upstream.unread = false;
+            upstream.oversized = None;
+            upstream.health = Health::Off;
+            upstream.pause_or_run(now);
+        }
+        self.rearm();
     }
 
     /// The client need not answer what an upstream asked that has ended.
@@ -811,6 +926,15 @@ impl Dispatcher {
     fn upstream_stays_deaf(&mut self, id: UpstreamId) {
         let upstream = &self.upstreams[&id];
         let unsent = upstream.wire.values().filter(|request| !request.left).map(|request| request.open);
+        if self.may_restart(id) {
+            let unsent: Vec<OpenId> = unsent.collect();
+            let text = upstream.end_text();
+            self.retire(id, &text);
+            for open in unsent {
+                self.fail_unreachable(open, &text);
+            }
+            return;
+        }
         let unreachable: Vec<OpenId> = unsent.chain(upstream.waiting.ids()).collect();
         let text = upstream.end_text();
         self.diagnose(text.clone());
@@ -820,7 +944,7 @@ impl Dispatcher {
     }
 
     /// Ends what is open at an upstream that cannot answer it.
-    fn fail_unreachable(&mut self, open: OpenId, text: &str) {
+    pub(super) fn fail_unreachable(&mut self, open: OpenId, text: &str) {
         match self.open.get(&open).map(|open| &open.kind) {
             Some(OpenKind::Call(_)) => self.call_unreachable(open, text),
             Some(OpenKind::Pass(pass)) => {

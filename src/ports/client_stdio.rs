@@ -1,10 +1,11 @@
 //! The client on our own standard input and output.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 
-use super::outbox::{Direct, Outbox, Report};
+use super::outbox::{Direct, Outbox, Report, Watch};
 use super::reader::read_frames;
 use crate::dispatcher::event::{ClientId, Event};
 use crate::wire::framer::Framed;
@@ -34,9 +35,13 @@ pub fn start_reading(client: ClientId, frame_bytes_max: usize, to: Sender<Vec<Ev
 ///
 /// # Errors
 /// If the descriptor cannot be copied or the thread cannot be started.
-pub fn start_writing(client: ClientId, report: Sender<Event>) -> std::io::Result<Outbox> {
+pub fn start_writing(
+    client: ClientId,
+    watch: Option<Arc<dyn Watch>>,
+    report: Sender<Event>,
+) -> std::io::Result<Outbox> {
     let stdout: OwnedFd = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
-    Outbox::start("client-out", stdout, Direct::Polled, move |said| {
+    Outbox::start("client-out", stdout, Direct::Polled, watch, move |said| {
         let _ = report.send(event(client, said));
     })
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::dispatcher::event::{AttemptId, Level, OUTBOX_FULL_BYTES, OUTBOX_HIGH_BYTES};
+use crate::dispatcher::event::{AttemptId, CallId, Level, OUTBOX_FULL_BYTES, OUTBOX_HIGH_BYTES};
 
 /// A write of this many bytes to a pipe that polls writable does not block (POSIX: PIPE_BUF is at least 512; Linux has
 /// 4096, and a pipe is writable when a page is free).
@@ -33,6 +33,16 @@ pub enum Report {
     },
 }
 
+/// Hears what becomes of frames, on the thread that writes them, before anything else happens there.
+pub trait Watch: Send + Sync {
+    /// The first byte of an attempt is about to leave.
+    fn begins(&self, attempt: AttemptId);
+    /// Not one byte of an attempt left after all.
+    fn stayed(&self, attempt: AttemptId);
+    /// Everything that was sent before this call ended has left.
+    fn left(&self, call: CallId);
+}
+
 /// How a descriptor may be written by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direct {
@@ -42,9 +52,12 @@ pub enum Direct {
     Polled,
 }
 
+#[derive(Default)]
 struct Item {
     bytes: Vec<u8>,
     attempt: Option<AttemptId>,
+    /// Has no bytes: whose turn it is to be told that all before has left.
+    ended: Option<CallId>,
     /// Bytes that have left.
     written: usize,
 }
@@ -67,9 +80,22 @@ struct Shared {
     state: Mutex<State>,
     changed: Condvar,
     fd: Mutex<Option<Arc<OwnedFd>>>,
+    watch: Option<Arc<dyn Watch>>,
 }
 
 impl Shared {
+    fn begins(&self, attempt: Option<AttemptId>) {
+        if let (Some(watch), Some(attempt)) = (&self.watch, attempt) {
+            watch.begins(attempt);
+        }
+    }
+
+    fn stayed(&self, attempt: Option<AttemptId>) {
+        if let (Some(watch), Some(attempt)) = (&self.watch, attempt) {
+            watch.stayed(attempt);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic elsewhere leaves plain data behind, which is still right.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -87,7 +113,7 @@ pub struct Outbox {
 }
 
 impl Outbox {
-    /// An outbox for `fd` and its thread called `name`, which reports to `report`.
+    /// An outbox for `fd` and its thread called `name`, which reports to `report`. `watch` hears of attempts and ends.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -95,12 +121,14 @@ impl Outbox {
         name: &str,
         fd: OwnedFd,
         direct: Direct,
+        watch: Option<Arc<dyn Watch>>,
         report: impl Fn(Report) + Send + 'static,
     ) -> std::io::Result<Outbox> {
         let shared = Arc::new(Shared {
             state: Mutex::new(State::default()),
             changed: Condvar::new(),
             fd: Mutex::new(Some(Arc::new(fd))),
+            watch,
         });
         let own = Arc::clone(&shared);
         super::spawn(name, move || write_queued(&own, direct, &report))?;
@@ -120,10 +148,13 @@ impl Outbox {
             let Some(fd) = self.shared.fd() else {
                 return Some(Report::Gone { unsent: attempt.into_iter().collect() });
             };
+            self.shared.begins(attempt);
             match write_now(fd.as_fd(), self.direct, &bytes) {
                 Ok(count) if count == bytes.len() => return None,
+                Ok(0) => self.shared.stayed(attempt),
                 Ok(count) => written = count,
                 Err(_) => {
+                    self.shared.stayed(attempt);
                     state.abandoned = true;
                     self.shared.changed.notify_all();
                     return Some(Report::Gone { unsent: attempt.into_iter().collect() });
@@ -131,9 +162,26 @@ impl Outbox {
             }
         }
         state.waiting += bytes.len() - written;
-        state.items.push_back(Item { bytes, attempt, written });
+        state.items.push_back(Item { bytes, attempt, written, ..Item::default() });
         self.shared.changed.notify_one();
         new_level(&mut state).map(Report::Level)
+    }
+
+    /// Has [`Watch::left`] called when everything sent so far has left: now, or by the thread. Never, if the reader is
+    /// gone before.
+    pub fn when_left(&self, call: CallId) {
+        let mut state = self.shared.lock();
+        if state.abandoned {
+            return;
+        }
+        if state.items.is_empty() && !state.busy {
+            if let Some(watch) = &self.shared.watch {
+                watch.left(call);
+            }
+        } else {
+            state.items.push_back(Item { ended: Some(call), ..Item::default() });
+            self.shared.changed.notify_one();
+        }
     }
 
     /// How full it is now.
@@ -233,6 +281,7 @@ fn write_queued(shared: &Shared, direct: Direct, report: &impl Fn(Report)) {
             Err(_) => {
                 let first = (item.written == 0).then_some(item.attempt).flatten();
                 state.abandoned = true;
+                shared.stayed(first);
                 let unsent: Vec<AttemptId> = first.into_iter().chain(unsent(&mut state)).collect();
                 shared.changed.notify_all();
                 drop(state);
@@ -252,6 +301,13 @@ fn write_item(
     item: &mut Item,
     report: &impl Fn(Report),
 ) -> Result<(), Errno> {
+    if let (Some(watch), Some(call)) = (&shared.watch, item.ended) {
+        watch.left(call);
+    }
+    if item.written == 0 && item.attempt.is_some() {
+        wait_for_room(shared, fd)?;
+        shared.begins(item.attempt);
+    }
     while item.written < item.bytes.len() {
         match rustix::io::write(fd, &item.bytes[item.written..]) {
             Ok(count) => {
@@ -266,18 +322,24 @@ fn write_item(
                 }
             }
             Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => {
-                if shared.lock().abandoned {
-                    return Err(Errno::PIPE);
-                }
-                let wait = Timespec::try_from(ABANDONED_CHECK).unwrap_or_default();
-                let _ = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], Some(&wait));
-            }
+            Err(Errno::AGAIN) => wait_for_room(shared, fd)?,
             Err(error) => return Err(error),
         }
         debug_assert!(direct == Direct::Polled || direct == Direct::NonBlocking);
     }
     Ok(())
+}
+
+/// Waits until a write would do something; an error if nobody wants it any more.
+fn wait_for_room(shared: &Shared, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let wait = Timespec::try_from(ABANDONED_CHECK).unwrap_or_default();
+    while !shared.lock().abandoned {
+        // An error flag is an answer too; the write finds out what it is.
+        if let Ok(1..) = poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], Some(&wait)) {
+            return Ok(());
+        }
+    }
+    Err(Errno::PIPE)
 }
 
 #[cfg(test)]
@@ -294,7 +356,8 @@ mod tests {
             rustix::io::ioctl_fionbio(&write, true).expect("non-blocking");
         }
         let (tx, rx) = unbounded();
-        let outbox = Outbox::start("test-out", write, direct, move |report| drop(tx.send(report))).expect("a thread");
+        let outbox =
+            Outbox::start("test-out", write, direct, None, move |report| drop(tx.send(report))).expect("a thread");
         (outbox, std::fs::File::from(read), rx)
     }
 

@@ -6,12 +6,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 use rustix::process::{Pid, Signal, WaitIdOptions};
 
 use super::log::{Line, Log, STDERR_LINE_MAX};
-use super::outbox::{Direct, Outbox, Report};
+use super::outbox::{Direct, Outbox, Report, Watch};
 use super::reader::read_frames;
 use crate::dispatcher::event::{Event, Incarnation, ProcessEnd, StopSignal, UpstreamId};
 use crate::wire::framer::Framed;
@@ -33,6 +34,8 @@ pub struct Wiring {
     pub control: Sender<Event>,
     /// Its standard error.
     pub log: Log,
+    /// Hears what becomes of attempts.
+    pub watch: Option<Arc<dyn Watch>>,
 }
 
 impl UpstreamProcess {
@@ -70,7 +73,7 @@ impl UpstreamProcess {
         // Only our end of this pipe is concerned: the server's end keeps its own mode.
         rustix::io::ioctl_fionbio(&stdin, true).map_err(|error| threads(error.into()))?;
         let control = wiring.control.clone();
-        let outbox = Outbox::start("up-in", stdin, Direct::NonBlocking, move |said| {
+        let outbox = Outbox::start("up-in", stdin, Direct::NonBlocking, wiring.watch.clone(), move |said| {
             let _ = control.send(outbox_event(upstream, incarnation, said));
         })
         .map_err(threads)?;

@@ -56,8 +56,9 @@ impl Redactor {
     /// and comes back as a JSON string.
     #[must_use]
     pub fn redact_json(&self, text: &[u8]) -> (Vec<u8>, Masked) {
-        let masked = self.collect_json(text);
-        (self.apply_json(text, &masked), masked)
+        let (masked, found) = self.search_json(text);
+        let text = if found { self.apply_json(text, &masked) } else { text.to_vec() };
+        (text, masked)
     }
 
     /// Masks one JSON text, and in it every value masked elsewhere.
@@ -104,7 +105,9 @@ impl Redactor {
         for (arg, secret) in argv.iter().zip(self.secret_arguments(argv)) {
             match secret {
                 Some(from) => needles.string(&arg[from..]),
-                None => self.collect_text(arg, 0, &mut needles),
+                None => {
+                    self.collect_text(arg, 0, &mut needles);
+                }
             }
         }
         Masked::from(needles)
@@ -134,26 +137,42 @@ impl Redactor {
     /// The values that [`Redactor::redact_json`] would mask.
     #[must_use]
     pub fn collect_json(&self, text: &[u8]) -> Masked {
-        let mut needles = Needles::default();
-        if self.walk(text, 0, &mut Collect { needles: &mut needles }).is_err() {
-            self.collect_text(&String::from_utf8_lossy(text), EMBEDDED_LEVELS_MAX, &mut needles);
-        }
-        Masked::from(needles)
+        self.search_json(text).0
     }
 
-    fn collect_text(&self, text: &str, level: usize, needles: &mut Needles) {
+    /// The values that are masked in a text, and whether it has to be changed: values too short to be looked for
+    /// elsewhere are masked in their place all the same.
+    fn search_json(&self, text: &[u8]) -> (Masked, bool) {
+        let mut needles = Needles::default();
+        let mut collect = Collect { needles: &mut needles, found: false };
+        let found = match self.walk(text, 0, &mut collect) {
+            Ok(()) => collect.found,
+            Err(_) => {
+                self.collect_text(&String::from_utf8_lossy(text), EMBEDDED_LEVELS_MAX, &mut needles);
+                true
+            }
+        };
+        (Masked::from(needles), found)
+    }
+
+    /// Collects the values that are masked in free text; whether there are any, collected or not.
+    fn collect_text(&self, text: &str, level: usize, needles: &mut Needles) -> bool {
         if level < EMBEDDED_LEVELS_MAX && text::may_be_json(text) {
             let mut inner = Needles::default();
-            if self.walk(text.as_bytes(), level + 1, &mut Collect { needles: &mut inner }).is_ok() {
+            let mut collect = Collect { needles: &mut inner, found: false };
+            if self.walk(text.as_bytes(), level + 1, &mut collect).is_ok() {
+                let found = collect.found;
                 needles.append(inner);
-                return;
+                return found;
             }
         }
-        for region in Scan::new(&self.keys, text).regions() {
+        let regions = Scan::new(&self.keys, text).regions();
+        for region in &regions {
             if region.certain {
                 needles.string(&text[region.start..region.end]);
             }
         }
+        !regions.is_empty()
     }
 
     fn apply_json(&self, text: &[u8], masked: &Masked) -> Vec<u8> {
@@ -257,6 +276,8 @@ trait Visit {
 
 struct Collect<'a> {
     needles: &'a mut Needles,
+    /// Something has to be masked.
+    found: bool,
 }
 
 impl Visit for Collect<'_> {
@@ -275,10 +296,12 @@ impl Visit for Collect<'_> {
         }
     }
 
-    fn secret(&mut self, _: Span) {}
+    fn secret(&mut self, _: Span) {
+        self.found = true;
+    }
 
     fn string(&mut self, redactor: &Redactor, value: &str, _: Span, level: usize) {
-        redactor.collect_text(value, level, self.needles);
+        self.found |= redactor.collect_text(value, level, self.needles);
     }
 
     fn number(&mut self, _: &[u8], _: Span) {}

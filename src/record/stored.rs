@@ -1,7 +1,7 @@
 //! The dead letter as it is stored: redacted, with its life after the capture.
 
 use super::hash::{arguments_hash, sha256_hex};
-use super::json_out::{Object, array, object, string};
+use super::json_out::{Object, array, object, object_of, string};
 use super::redact::{Masked, Redactor};
 use super::seal::{Keyring, NONCE_BYTES};
 use super::shell::command_line;
@@ -95,20 +95,61 @@ impl Record {
     /// The record of a dead letter, and what was masked in its arguments and command line.
     #[must_use]
     pub fn of(letter: &DeadLetter, redactor: &Redactor) -> (Record, Masked) {
-        let (arguments, mut masked) = match &letter.arguments {
-            Some(text) => {
-                let (text, masked) = redactor.redact_json(text);
-                (Some(utf8(text)), masked)
-            }
-            None => (None, Masked::none()),
-        };
+        let (arguments, mut masked) = redacted_arguments(letter, redactor);
         masked.merge(&redactor.collect_argv(&letter.server.argv));
-        let idempotency_key = letter.idempotency_key.as_deref().map(|key| stored_key(key, redactor, &masked));
-        let detail = letter.detail.as_deref().map(|detail| utf8(redactor.redact_json_with(detail, &masked)));
+        let argv = redactor.redact_argv_with(&letter.server.argv, &masked);
+        let hash = arguments_hash(letter.arguments.as_deref());
+        (Record::build(letter, redactor, arguments, &masked, argv, hash), masked)
+    }
+
+    /// The record of a call that may well end without one. It costs less: a command line that was masked before is not
+    /// masked again, and the hash is left empty where it can be had later from the arguments that the record keeps
+    /// ([`Record::complete`]).
+    #[must_use]
+    pub fn of_open(letter: &DeadLetter, redactor: &Redactor, known: &mut Option<KnownCommand>) -> Record {
+        let (arguments, mut masked) = redacted_arguments(letter, redactor);
+        let known = match known {
+            Some(known) if known.argv == letter.server.argv => known,
+            _ => known.insert(KnownCommand::of(&letter.server.argv, redactor)),
+        };
+        let argv = if masked.is_empty() {
+            known.redacted.clone()
+        } else {
+            masked.merge(&known.masked);
+            redactor.redact_argv_with(&letter.server.argv, &masked)
+        };
+        let masked = if masked.is_empty() { &known.masked } else { &masked };
+        let whole = arguments.as_deref().map(str::as_bytes) == letter.arguments.as_deref();
+        let hash = if whole { String::new() } else { arguments_hash(letter.arguments.as_deref()) };
+        Record::build(letter, redactor, arguments, masked, argv, hash)
+    }
+
+    /// Adds what [`Record::of_open`] left out.
+    pub fn complete(&mut self) {
+        if self.arguments_hash.is_empty() {
+            self.arguments_hash = arguments_hash(self.arguments.as_deref().map(str::as_bytes));
+        }
+    }
+
+    fn build(
+        letter: &DeadLetter,
+        redactor: &Redactor,
+        arguments: Option<String>,
+        masked: &Masked,
+        argv: Vec<String>,
+        arguments_hash: String,
+    ) -> Record {
+        let idempotency_key = letter.idempotency_key.as_deref().map(|key| stored_key(key, redactor, masked));
+        let detail = letter.detail.as_deref().map(|detail| utf8(redactor.redact_json_with(detail, masked)));
         let policy =
-            PolicyNote { reason: redactor.redact_text(&letter.policy.reason, &masked), ..letter.policy.clone() };
-        let server = Server { argv: redactor.redact_argv_with(&letter.server.argv, &masked), ..letter.server.clone() };
-        let record = Record {
+            PolicyNote { reason: redactor.redact_text(&letter.policy.reason, masked), ..letter.policy.clone() };
+        let server = Server {
+            name: letter.server.name.clone(),
+            transport: letter.server.transport,
+            argv,
+            cwd: letter.server.cwd.clone(),
+        };
+        Record {
             version: RECORD_VERSION,
             id: letter.id.clone(),
             correlation_id: letter.correlation_id.clone(),
@@ -117,7 +158,7 @@ impl Record {
             client: letter.client.clone(),
             server,
             tool: letter.tool.clone(),
-            arguments_hash: arguments_hash(letter.arguments.as_deref()),
+            arguments_hash,
             arguments,
             idempotency_key,
             mid_conversation: letter.mid_conversation,
@@ -125,10 +166,10 @@ impl Record {
             class: letter.class,
             executed: letter.executed,
             code: letter.code,
-            message: redactor.redact_text(&letter.message, &masked),
+            message: redactor.redact_text(&letter.message, masked),
             detail,
             attempts: u32::try_from(letter.attempts.len()).unwrap_or(u32::MAX),
-            tries: array(letter.attempts.iter().map(|attempt| attempt_json(attempt, redactor, &masked))),
+            tries: array(letter.attempts.iter().map(|attempt| attempt_json(attempt, redactor, masked))),
             policy,
             late_result: None,
             status: Status::Pending,
@@ -139,8 +180,7 @@ impl Record {
             notes: "[]".to_owned(),
             sealed: None,
             claim: None,
-        };
-        (record, masked)
+        }
     }
 
     /// The record of a dead letter, and what was masked in it, with the original of the arguments sealed if they lost
@@ -174,7 +214,9 @@ impl Record {
     /// The record as one line of JSON: the members and order of the failure record, then what later versions added.
     #[must_use]
     pub fn to_json(&self) -> String {
-        object(|out| {
+        let texts = [&self.arguments, &self.detail, &self.late_result];
+        let bytes = 2_048 + texts.into_iter().flatten().map(String::len).sum::<usize>();
+        object_of(bytes, |out| {
             out.text("id", &self.id)
                 .text("correlation_id", &self.correlation_id)
                 .text("captured_at", &self.captured_at.to_rfc3339())
@@ -220,6 +262,31 @@ impl Record {
             out.plain("schema_version", self.version);
             opt(out, "sealed", self.sealed.as_deref().map(string));
         })
+    }
+}
+
+/// A command line that was masked before: it is the same from call to call.
+#[derive(Clone, Debug)]
+pub struct KnownCommand {
+    argv: Vec<String>,
+    masked: Masked,
+    redacted: Vec<String>,
+}
+
+impl KnownCommand {
+    fn of(argv: &[String], redactor: &Redactor) -> KnownCommand {
+        let masked = redactor.collect_argv(argv);
+        KnownCommand { argv: argv.to_vec(), redacted: redactor.redact_argv_with(argv, &masked), masked }
+    }
+}
+
+fn redacted_arguments(letter: &DeadLetter, redactor: &Redactor) -> (Option<String>, Masked) {
+    match &letter.arguments {
+        Some(text) => {
+            let (text, masked) = redactor.redact_json(text);
+            (Some(utf8(text)), masked)
+        }
+        None => (None, Masked::none()),
     }
 }
 
@@ -347,6 +414,29 @@ mod tests {
         let one = stored_key("order-1", &closed, &Masked::none());
         assert!(one.starts_with("sha256:") && one == stored_key("order-1", &closed, &Masked::none()));
         assert_ne!(one, stored_key("order-2", &closed, &Masked::none()));
+    }
+
+    #[test]
+    fn the_record_of_an_open_call_is_the_same_once_it_is_complete() {
+        let redactor = redactor();
+        let mut known = None;
+        let mut letter = letter("01A");
+        let arguments = [
+            Some(br#"{"path":"/srv/a","n":1.10}"#.to_vec()),
+            Some(br#"{"token":"/my data","n":1}"#.to_vec()),
+            Some(br#"{"pin":"x","token":"ab"}"#.to_vec()),
+            None,
+        ];
+        for (arguments, words) in
+            arguments.into_iter().zip([vec!["npx"], vec!["npx"], vec!["node", "/my data"], vec!["npx"]])
+        {
+            letter.arguments = arguments;
+            letter.server.argv = words.into_iter().chain(["--token", "abcdef"]).map(str::to_owned).collect();
+            letter.policy.reason = "abcdef".to_owned();
+            let mut open = Record::of_open(&letter, &redactor, &mut known);
+            open.complete();
+            assert_eq!(open, Record::of(&letter, &redactor).0);
+        }
     }
 
     #[test]

@@ -210,7 +210,7 @@ impl Session {
     ) -> Result<Session, SessionError> {
         let (frames_tx, frames) = bounded(READS_WAITING_MAX);
         let (control_tx, control) = unbounded();
-        let wiring = Wiring { frames: frames_tx, control: control_tx, log: log.clone() };
+        let wiring = Wiring { frames: frames_tx, control: control_tx, log: log.clone(), watch: None };
         let process = spawn(&command, Incarnation(0), limits.frame_bytes_max, &wiring)?;
         let mut session = Session {
             era: Era::Legacy,

@@ -5,6 +5,7 @@ use super::files;
 use super::place::{Place, Prepared};
 use super::schema::Schema;
 use crate::clock::Clock;
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -33,6 +34,7 @@ pub(super) fn open(place: &Place, schema: &Schema, busy: Duration) -> Result<(Db
     let Prepared { path, created, mut warnings } = place.prepare()?;
     let opened = |error| StoreError::sqlite(&path, "open", &error);
     let conn = connect(&path, OpenFlags::SQLITE_OPEN_READ_WRITE, busy).map_err(opened)?;
+    keep_log(&conn, true);
     if check(&conn, &path, schema)? == 0 {
         // Heeded only before the first page is written. Space that pruning frees can then be given back in small steps.
         conn.execute_batch("PRAGMA auto_vacuum = INCREMENTAL").map_err(opened)?;
@@ -53,6 +55,7 @@ pub(super) fn open(place: &Place, schema: &Schema, busy: Duration) -> Result<(Db
         files::sync_directory(dir).map_err(|error| StoreError::io(dir, "sync directory", &error))?;
     }
     let identity = files::identity(&path);
+    keep_log(&conn, false);
     Ok((Db { conn, path, identity }, warnings))
 }
 
@@ -120,6 +123,13 @@ pub(super) fn shrink_step(conn: &Connection) -> rusqlite::Result<bool> {
     while rows.next()?.is_some() {}
     let left = number("freelist_count")?;
     Ok(left < free && left > SHRINK_PAGES)
+}
+
+/// Whether the end of the connection leaves the log (`-wal`) as it is. It must while the database may be damaged: all
+/// that is left of it is put aside together.
+pub(super) fn keep_log(conn: &Connection, keep: bool) {
+    // It fails on no connection that is open.
+    let _ = conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, keep);
 }
 
 /// A connection with its busy timeout set before anything else.

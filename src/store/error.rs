@@ -63,12 +63,8 @@ impl StoreError {
             Some(ErrorCode::DiskFull) => (Fault::Full, "the disk is full"),
             Some(ErrorCode::ReadOnly) => (Fault::ReadOnly, "the file or its directory is read-only"),
             Some(ErrorCode::PermissionDenied) => (Fault::ReadOnly, "permission denied"),
-            Some(ErrorCode::NotADatabase) => {
-                (Fault::Corrupt, "not a SQLite database; move the file away to start a new one")
-            }
-            Some(ErrorCode::DatabaseCorrupt) => {
-                (Fault::Corrupt, "the database is damaged; move the file away to start a new one")
-            }
+            Some(ErrorCode::NotADatabase) => (Fault::Corrupt, "not a SQLite database"),
+            Some(ErrorCode::DatabaseCorrupt) => (Fault::Corrupt, "the database is damaged"),
             Some(ErrorCode::CannotOpen) if path.is_dir() => (Fault::Other, "it is a directory"),
             Some(ErrorCode::ConstraintViolation | ErrorCode::TooBig | ErrorCode::TypeMismatch) => {
                 return StoreError::new(path, doing, Fault::Row, error.to_string());

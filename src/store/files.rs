@@ -2,6 +2,8 @@
 
 use super::error::{Fault, StoreError};
 use super::place::Prepared;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -49,7 +51,59 @@ pub(super) fn sync_directory(path: &Path) -> std::io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-fn make_directory(path: &Path) -> std::io::Result<()> {
+/// Makes a new private file, to be read and appended to.
+pub(super) fn create_private(path: &Path) -> std::io::Result<File> {
+    let file = OpenOptions::new().read(true).append(true).create_new(true).mode(FILE_MODE).open(path)?;
+    file.set_permissions(Permissions::from_mode(FILE_MODE))?;
+    Ok(file)
+}
+
+/// Takes the lock of a file, which lives as long as this value or until the process dies; `false` if another holds it.
+pub(super) fn try_lock(file: &File) -> std::io::Result<bool> {
+    match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Waits for the lock of a file.
+pub(super) fn lock(file: &File) -> std::io::Result<()> {
+    loop {
+        match flock(file, FlockOperation::LockExclusive) {
+            Err(Errno::INTR) => {}
+            other => return Ok(other?),
+        }
+    }
+}
+
+/// Whether the path leads to this open file. It may have been moved or removed before the lock was ours.
+pub(super) fn is_at(file: &File, path: &Path) -> bool {
+    let own = file.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()));
+    own.is_some() && own == identity(path)
+}
+
+/// The path with more at the end of its name.
+pub(super) fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+/// A name that begins with `path` and `suffix` and that nothing has.
+pub(super) fn free_name(path: &Path, suffix: &str) -> PathBuf {
+    let wanted = with_suffix(path, suffix);
+    let mut free = wanted.clone();
+    let mut number = 1_u64;
+    while free.symlink_metadata().is_ok() {
+        number += 1;
+        free = with_suffix(&wanted, &format!(".{number}"));
+    }
+    free
+}
+
+/// Makes a directory and those above it, private and on the disk.
+pub(super) fn make_directory(path: &Path) -> std::io::Result<()> {
     let missing: Vec<PathBuf> = path
         .ancestors()
         .filter(|part| !part.as_os_str().is_empty())

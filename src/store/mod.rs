@@ -4,15 +4,21 @@
 //! into one transaction, and only then is any of it reported as stored. The history (audit trail, call events) follows
 //! behind and gates nothing. A fault of either file never stops the thread: the file is opened anew for the next try.
 
+mod aside;
 pub mod chain;
 mod db;
+pub mod emergency;
 pub mod error;
 mod files;
+mod flight;
 pub mod health;
 pub mod history;
 pub mod place;
 pub mod queue;
 pub mod reading;
+pub mod recorder;
+mod recovery;
+pub mod rescue;
 mod rows;
 mod schema;
 mod secrets;
@@ -91,6 +97,8 @@ pub enum Command {
     Late(LateResult),
     /// Write what is batched now.
     Flush,
+    /// Take in what earlier processes left beside the queue, when nothing else waits.
+    Recover,
 }
 
 /// What the store has to say.
@@ -199,6 +207,11 @@ fn weight(command: &Command) -> usize {
         }
         Command::Late(late) => late.body.len(),
         Command::Executed(execution) => execution.arguments.as_ref().map_or(0, Vec::len),
-        Command::Event(_) | Command::EventsWait | Command::EventsDue | Command::Audit(_) | Command::Flush => 0,
+        Command::Event(_)
+        | Command::EventsWait
+        | Command::EventsDue
+        | Command::Audit(_)
+        | Command::Flush
+        | Command::Recover => 0,
     }
 }

@@ -47,6 +47,18 @@ impl Place {
             .collect()
     }
 
+    /// The directories of both places, the configured one first.
+    #[must_use]
+    pub fn directories(&self) -> Vec<PathBuf> {
+        let files = [Some(&self.configured), self.fallback.as_ref()].into_iter().flatten();
+        files.map(|file| files::parent_of(file).to_owned()).collect()
+    }
+
+    /// Which files are at the two places right now.
+    pub(super) fn identities(&self) -> [Option<(u64, u64)>; 2] {
+        [files::identity(&self.configured), self.fallback.as_deref().and_then(files::identity)]
+    }
+
     /// Makes sure that the file exists, private to its user, and gives its path with what a user should know: that it
     /// is not the configured one, or that others can read it.
     ///

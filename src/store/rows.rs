@@ -10,7 +10,8 @@ use rusqlite::{Connection, Row, named_params, params};
 pub(super) fn insert(conn: &Connection, record: &Record) -> rusqlite::Result<bool> {
     let argv = serde_json::to_string(&record.server.argv)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))?;
-    let changed = conn.prepare_cached(
+    let changed = conn
+        .prepare_cached(
         "INSERT INTO failures (
             id, schema_version, correlation_id, captured_at, caller_type, caller_identity, client_name, client_version,
             server_name, server_transport, server_argv, server_cwd, tool_name, arguments_hash, arguments, idempotency_key,
@@ -70,6 +71,11 @@ pub(super) fn insert(conn: &Connection, record: &Record) -> rusqlite::Result<boo
         ":sent_at": record.claim.as_ref().and_then(|claim| claim.sent_at).map(|at| at.0),
     })?;
     Ok(changed > 0)
+}
+
+/// Whether a record of this call is there.
+pub(super) fn has_call(conn: &Connection, correlation_id: &str) -> rusqlite::Result<bool> {
+    conn.prepare_cached("SELECT 1 FROM failures WHERE correlation_id = ?1")?.exists([correlation_id])
 }
 
 /// Reads a row of `SELECT * FROM failures`.

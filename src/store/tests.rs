@@ -201,6 +201,12 @@ fn as_another_process() {
             assert_eq!(running.next(), Report::Stored { ticket: 1 });
             assert_eq!(running.finish(), []);
         }
+        "capture despite damage" => {
+            let running = Running::start(settings(dir));
+            running.capture(1, &id);
+            let reports = running.finish();
+            assert!(reports.contains(&Report::Stored { ticket: 1 }), "{reports:?}");
+        }
         "die" => {
             let running = Running::start(settings(dir));
             running.capture(1, &id);
@@ -442,7 +448,7 @@ fn sql_2_a_path_that_is_a_directory_is_named_and_calls_go_on() {
 }
 
 #[test]
-fn corrupt_foreign_and_newer_files_are_refused_by_name_and_not_touched() {
+fn foreign_and_newer_files_are_refused_by_name_and_not_touched() {
     let dir = TestDir::new();
     let path = dir.path().join(".mcprelay/queue.db");
     let running = Running::start(settings(dir.path()));
@@ -464,14 +470,10 @@ fn corrupt_foreign_and_newer_files_are_refused_by_name_and_not_touched() {
         drop(conn);
         std::fs::read(&path).expect("read")
     };
-    let mut damaged = good.clone();
-    damaged[100..].iter_mut().for_each(|byte| *byte = 0xAA);
     for (bytes, reason) in [
         (edited(&newer), "newer mcprelay (schema 99"),
         (edited(&foreign), "another program's database"),
         (edited(&history), "not a queue of mcprelay"),
-        (b"not a database at all, but long enough to be taken for one; ".repeat(20), "not a SQLite database"),
-        (damaged, "damaged"),
     ] {
         std::fs::write(&path, &bytes).expect("written");
         let running = Running::start(settings(dir.path()));
@@ -480,6 +482,75 @@ fn corrupt_foreign_and_newer_files_are_refused_by_name_and_not_touched() {
         assert!(error.contains("queue.db") && error.contains(reason), "{error}");
         running.finish();
         assert!(std::fs::read(&path).expect("read") == bytes, "{reason}: the file was changed");
+    }
+}
+
+#[test]
+fn a_damaged_queue_is_put_aside_with_all_that_belongs_to_it_and_a_new_one_takes_the_capture() {
+    let dir = TestDir::new();
+    let path = dir.path().join(".mcprelay/queue.db");
+    let running = Running::start(settings(dir.path()));
+    running.capture(1, "01A");
+    assert_eq!(running.next(), Report::Stored { ticket: 1 });
+    running.finish();
+    let good = std::fs::read(&path).expect("read");
+    let mut damaged = good.clone();
+    damaged[100..].iter_mut().for_each(|byte| *byte = 0xAA);
+    let cut = good[..good.len() / 2].to_vec();
+    let text = b"not a database at all, but long enough to be taken for one; ".repeat(20);
+    for (round, bytes) in [damaged, cut, text].into_iter().enumerate() {
+        std::fs::write(&path, &bytes).expect("written");
+        let wal = format!("a log of round {round}");
+        std::fs::write(files::with_suffix(&path, "-wal"), &wal).expect("written");
+        let running = Running::start(settings(dir.path()));
+        running.capture(2, "01B");
+        let Report::Trouble(said) = running.next() else { panic!("round {round}") };
+        assert!(said.starts_with("THE QUEUE IS DAMAGED: cannot "), "{said}");
+        assert_eq!(running.next(), Report::Stored { ticket: 2 }, "round {round}");
+        running.capture(3, "01C");
+        assert_eq!(running.next(), Report::Stored { ticket: 3 }, "said once: round {round}");
+        running.finish();
+        let ids: Vec<String> =
+            queue(dir.path()).list(&Filter::default()).expect("listed").into_iter().map(|record| record.id).collect();
+        assert_eq!(ids, ["01C", "01B"], "round {round}");
+        let aside = said.split(" is kept as ").nth(1).and_then(|rest| rest.split(", and").next()).expect("it is named");
+        assert_eq!(std::fs::read(aside).expect("kept"), bytes, "round {round}");
+        assert_eq!(std::fs::read(format!("{aside}-wal")).expect("kept"), wal.into_bytes(), "round {round}");
+    }
+}
+
+#[test]
+fn a_file_that_never_claimed_to_be_a_database_stays_where_it_is() {
+    let dir = TestDir::new();
+    let path = dir.path().join("notes.txt");
+    let text = b"somebody's notes, at the path that a typing error named; ".repeat(20);
+    std::fs::write(&path, &text).expect("written");
+    let running = Running::start(StoreSettings { queue: Place::new(&path, None), ..settings(dir.path()) });
+    running.capture(1, "01A");
+    let Report::StoreFailed { error, .. } = running.next() else { panic!("it is no queue") };
+    assert!(error.contains("notes.txt: not a SQLite database") && error.contains("left alone"), "{error}");
+    running.finish();
+    assert_eq!(std::fs::read(&path).expect("read"), text);
+}
+
+#[test]
+fn processes_that_find_the_same_damage_put_one_file_aside_and_lose_nothing() {
+    for _ in 0..6 {
+        let dir = TestDir::new();
+        std::fs::create_dir(dir.path().join(".mcprelay")).expect("made");
+        let path = dir.path().join(".mcprelay/queue.db");
+        std::fs::write(&path, "no database ".repeat(100)).expect("written");
+        let children: Vec<_> = (0..6)
+            .map(|n| process(dir.path(), &format!("01{n}"), "capture despite damage").spawn().expect("started"))
+            .collect();
+        for child in children {
+            let output = child.wait_with_output().expect("ended");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        assert_eq!(queue(dir.path()).count(&Filter::default()).expect("counted"), 6);
+        let aside = std::fs::read_dir(dir.path().join(".mcprelay")).expect("readable").flatten();
+        let aside = aside.filter(|entry| entry.file_name().to_string_lossy().contains(".corrupt-")).count();
+        assert_eq!(aside, 1);
     }
 }
 

@@ -1,21 +1,24 @@
 //! The thread's loop: take what waits, commit it as one group, report, then see to the history.
 
+use super::aside;
 use super::db::{self, Db};
 use super::error::{Fault, StoreError};
 use super::history::{self, Prune};
 use super::place::Place;
+use super::recovery::{self, Found, Held};
 use super::rows::{self, ExecutionRow, Late, Source};
 use super::schema::{self, Schema};
 use super::secrets::Secrets;
 use super::{Command, Report, StoreSettings, WaitingEvents, fresh_nonce, weight};
 use crate::clock::{Clock, Now, Time, Wall};
 use crate::record::hash::arguments_hash;
+use crate::record::ids::Ulids;
 use crate::record::redact::{MARKER, Masked};
 use crate::record::stored::{Record, late_json, stored_key};
-use crate::record::{AuditRow, CallEvent, DeadLetter, Execution, LateResult};
+use crate::record::{AuditKind, AuditRow, CallEvent, DeadLetter, Executed, Execution, LateResult};
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 use rusqlite::{Connection, TransactionBehavior};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -36,6 +39,10 @@ const PRUNE_EVERY: Duration = Duration::from_secs(3_600);
 /// How much further than this process has run the calendar may have moved and still be believed. A laptop that slept
 /// for longer prunes at its next start.
 const JUMP_MAX: Duration = Duration::from_secs(86_400);
+/// How often a write is tried again because the file was moved or made meanwhile.
+const MOVED_TRIES: u32 = 8;
+/// When the queue cannot take what earlier processes left behind, it is tried again after this time.
+const RECOVER_WAIT: Duration = Duration::from_secs(10);
 /// Rows of one kind that are kept while a file cannot be written; beyond it the oldest are dropped and counted.
 const KEPT_MAX: usize = 8_192;
 
@@ -69,10 +76,55 @@ impl Link {
 
     /// Runs `work` in one immediate transaction, opening the file first if it is not open or is not the file that the
     /// path leads to.
+    ///
+    /// A damaged file is put aside, and the work done in a new one.
     fn write<T>(
         &mut self,
         report: &ReportTo,
-        work: impl FnOnce(&Connection) -> rusqlite::Result<T>,
+        work: impl Fn(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        match self.write_unmoved(report, &work) {
+            Err(error) if error.fault == Fault::Corrupt => {
+                match aside::set_aside(&error.path, self.busy, Clock::start().now().wall) {
+                    Ok(Some(aside)) => report(Report::Trouble(format!(
+                        "THE {} IS DAMAGED: cannot {error}; it is kept as {}, and a new one was begun",
+                        self.schema.name.to_uppercase(),
+                        aside.display()
+                    ))),
+                    // Somebody else has put it aside, or it is fine after all.
+                    Ok(None) => {}
+                    Err(problem) => {
+                        return Err(StoreError { reason: format!("{}; {problem}", error.reason), ..error });
+                    }
+                }
+                self.write_unmoved(report, &work)
+            }
+            other => other,
+        }
+    }
+
+    /// Tries again when the file was replaced meanwhile: what failed then may say nothing about the one that is there.
+    fn write_unmoved<T>(
+        &mut self,
+        report: &ReportTo,
+        work: &impl Fn(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, StoreError> {
+        let mut tries = 0;
+        loop {
+            let before = self.place.identities();
+            let result = self.try_write(report, work);
+            tries += 1;
+            if result.is_ok() || tries == MOVED_TRIES || before == self.place.identities() {
+                return result;
+            }
+            self.db = None;
+        }
+    }
+
+    fn try_write<T>(
+        &mut self,
+        report: &ReportTo,
+        work: &impl Fn(&Connection) -> rusqlite::Result<T>,
     ) -> Result<T, StoreError> {
         if !self.db.as_ref().is_some_and(Db::is_current) {
             self.db = None;
@@ -85,7 +137,7 @@ impl Link {
             self.db = Some(db);
         }
         let db = self.db.as_mut().expect("it was opened above");
-        let run = || {
+        let mut run = || {
             let tx = db.conn.transaction_with_behavior(TransactionBehavior::Immediate)?;
             let value = work(&tx)?;
             tx.commit()?;
@@ -102,7 +154,10 @@ impl Link {
             // These say nothing against the connection; after all other faults only a new one is sure to see the file
             // as it is.
             Err(error) if matches!(error.fault, Fault::Locked | Fault::Row) => {}
-            Err(_) => self.db = None,
+            Err(error) => {
+                db::keep_log(&db.conn, error.fault == Fault::Corrupt);
+                self.db = None;
+            }
         }
         result
     }
@@ -148,6 +203,10 @@ pub(super) struct Worker {
     /// When this process started, for telling a jump of the calendar.
     started: Now,
     dropped: usize,
+    /// Files of earlier processes that are still to be taken in, and not before when.
+    left_behind: VecDeque<Found>,
+    recover_at: Option<Time>,
+    ulids: Ulids,
 }
 
 impl Worker {
@@ -176,6 +235,9 @@ impl Worker {
             plan_at: Some(Time::ZERO),
             shrink: false,
             dropped: 0,
+            left_behind: VecDeque::new(),
+            recover_at: None,
+            ulids: Ulids::new(),
         }
     }
 
@@ -198,6 +260,9 @@ impl Worker {
                 group.push(command);
             }
             self.turn(group);
+            if inbox.is_empty() && self.recover_at.is_none_or(|at| at <= self.clock.now().mono) {
+                self.recover_step();
+            }
         }
         self.end();
     }
@@ -213,7 +278,8 @@ impl Worker {
         let prune = busy.then(|| self.history.retry_at.unwrap_or(Time::ZERO));
         let plan = self.plan_at.filter(|_| self.history.db.is_some() && !busy);
         let plan = plan.map(|at| at.max(self.history.retry_at.unwrap_or(Time::ZERO)));
-        [queue, history, prune, plan].into_iter().flatten().min()
+        let recovery = self.left_behind.front().map(|_| self.recover_at.unwrap_or(Time::ZERO));
+        [queue, history, prune, plan, recovery].into_iter().flatten().min()
     }
 
     /// Whether it is time to look for old events. A history that nothing was written to yet is left alone.
@@ -250,6 +316,7 @@ impl Worker {
                 Command::Executed(execution) => writes.push(Write::Execution(self.execution(&execution))),
                 Command::Late(late) => writes.push(Write::Late(self.late(late))),
                 Command::Flush => flush = true,
+                Command::Recover => self.left_behind = recovery::find(&self.settings.queue.directories()),
             }
         }
         let now = self.clock.now().mono;
@@ -272,11 +339,91 @@ impl Worker {
         }
     }
 
+    /// Takes in one file of what earlier processes left behind. It happens when nothing else waits.
+    fn recover_step(&mut self) {
+        let now = self.clock.now();
+        let Some(found) = self.left_behind.pop_front() else { return };
+        let held = match recovery::take(&found, &mut self.ulids, now.wall) {
+            Ok(Some(held)) => held,
+            // In use, or gone, or nothing.
+            Ok(None) => return,
+            Err(error) => {
+                (self.report)(Report::Trouble(format!("cannot take over {}: {error}", found.path().display())));
+                return;
+            }
+        };
+        let insert = |conn: &Connection| -> rusqlite::Result<Vec<usize>> {
+            let mut new = Vec::new();
+            for (index, record) in held.records.iter().enumerate() {
+                let known = held.once_per_call && rows::has_call(conn, &record.correlation_id)?;
+                if !known && rows::insert(conn, record)? {
+                    new.push(index);
+                }
+            }
+            Ok(new)
+        };
+        // Without records there is no need for a queue.
+        let written = if held.records.is_empty() { Ok(Vec::new()) } else { self.queue.write(&self.report, insert) };
+        match written {
+            Ok(new) => {
+                self.recover_at = None;
+                self.recovered(held, &new, now.wall);
+            }
+            Err(error) => {
+                self.queue.failed(&error, now.mono, &self.report);
+                self.left_behind.push_back(held.again());
+                self.recover_at = Some(now.mono.plus(RECOVER_WAIT));
+            }
+        }
+    }
+
+    fn recovered(&mut self, held: Held, new: &[usize], now: Wall) {
+        let maybe = new.iter().filter(|index| held.records[**index].executed != Executed::No).count();
+        if !new.is_empty() {
+            self.events_due.get_or_insert(Time::ZERO);
+        }
+        for record in new.iter().map(|index| &held.records[*index]) {
+            self.audits.push(AuditRow {
+                id: self.ulids.next(now, crate::random::u64),
+                at: now,
+                kind: AuditKind::Captured,
+                correlation_id: record.correlation_id.clone(),
+                record_id: Some(record.id.clone()),
+                caller: record.caller.identity.clone(),
+                tool: record.tool.clone(),
+                detail: Some("{\"recovered\":true}".to_owned()),
+            });
+        }
+        if !new.is_empty() {
+            let count = new.len();
+            (self.report)(Report::Trouble(match held.once_per_call {
+                true => format!(
+                    "{count} calls were open when an earlier mcprelay was killed, {maybe} of them may have run; they are in the queue (mcprelay replay list --class interrupted)"
+                ),
+                false => format!("{count} dead letters of {} are in the queue now", held.path().display()),
+            }));
+        }
+        let path = held.path().to_owned();
+        match held.finish() {
+            Ok(None) => {}
+            Ok(Some(text)) => (self.report)(Report::Trouble(text)),
+            Err(error) => {
+                (self.report)(Report::Trouble(format!(
+                    "cannot remove {}, which was taken over: {error}",
+                    path.display()
+                )));
+            }
+        }
+    }
+
     fn end(&mut self) {
         // Nobody waits behind the history any more.
         self.history.busy = self.settings.queue_busy;
         self.history.db = None;
         self.write_queue(Vec::new());
+        while !self.left_behind.is_empty() && self.recover_at.is_none() {
+            self.recover_step();
+        }
         self.write_history();
         let lost = self.kept.len() + self.audits.len() + self.events.len() + self.dropped;
         if lost > 0 {

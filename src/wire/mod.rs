@@ -9,3 +9,4 @@ pub mod message;
 pub mod number;
 pub mod request_id;
 pub mod splice;
+pub mod sse;

@@ -102,7 +102,7 @@ pub(crate) fn store(dir: &Path, letters: Vec<DeadLetter>, audits: Vec<AuditRow>,
         history: Place::new(dir.join(".mcprelay/history.db"), None),
         retention_days: 0,
         redactor: Redactor::new(&["token".to_owned()]),
-        seal: Arc::default(),
+        seal: std::sync::Arc::default(),
         queue_busy: Duration::from_secs(30),
     };
     let report = |report| assert!(matches!(report, Report::Stored { .. }), "{report:?}");

@@ -26,6 +26,23 @@ fn the_letter_is_stored_before_the_client_hears_of_the_failure() {
 }
 
 #[test]
+fn ids_5_the_letter_keeps_an_error_that_has_no_form() {
+    for (error, message, detail) in [
+        (r#""plain""#, "the server's error has no message", Some(r#""plain""#)),
+        (r#"{"code":5,"reason":"full"}"#, "the server's error has no message", Some(r#"{"code":5,"reason":"full"}"#)),
+        (r#"{"code":5,"message":"half \ud800"}"#, "half \u{fffd}", None),
+        (r#"{"code":5,"message":"full","data":[1]}"#, "full", Some("[1]")),
+    ] {
+        let mut sim = Sim::new();
+        sim.call(1, "pay");
+        sim.upstream(format!(r#"{{"jsonrpc":"2.0","id":{},"error":{error}}}"#, sim.last_sent()));
+        let letter = sim.letters.last().expect("a letter");
+        assert_eq!(letter.message, message, "{error}");
+        assert_eq!(letter.detail.as_deref(), detail.map(str::as_bytes), "{error}");
+    }
+}
+
+#[test]
 fn a_store_that_fails_leaves_the_answer_as_it_is_and_the_letter_elsewhere() {
     let mut sim = Sim::new();
     sim.store = Store::Fails(10);

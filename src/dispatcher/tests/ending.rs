@@ -438,13 +438,19 @@ fn pro_1_a_server_that_exits_on_the_probe_gets_a_second_life() {
         r#"
         !diag the server exited with status 1 when asked server/discover; starting it once more without that question
         >c {"jsonrpc":"2.0","id":"probe","error":{"code":-32601,"message":"the server does not know server/discover","data":{"mcprelay":{"class":"upstream_closed","attempts":1,"executed":"no"}}}}
-        !start 2
+        !close
+        !term
     "#,
     );
+    // What is left of the first process has its time to end.
     sim.client(INITIALIZE);
+    sim.run_until(50);
     sim.result(sim.last_sent(), "{}");
     sim.expect(
         r#"
+        @50
+        !kill
+        !start 2
         >u {"jsonrpc":"2.0","id":4,"method":"initialize"}
         >c {"jsonrpc":"2.0","id":0,"result":{}}
     "#,
@@ -459,6 +465,10 @@ fn pro_1_what_follows_the_probe_waits_for_the_second_life() {
     sim.upstream_exits(ProcessEnd::Code(1), &[]);
     sim.client(INITIALIZE);
     sim.run_until(250);
+    // Its output is held by something of its group, which is asked to end.
+    sim.run_until(3_249);
+    assert_eq!(sim.log.last().map(String::as_str), Some("@250 !term"));
+    sim.run_until(3_250);
     assert!(sim.log.last().is_some_and(|line| line.contains(r#">u {"jsonrpc":"2.0","id":4,"method":"initialize"}"#)));
     sim.result(4, "{}");
     sim.assert_at_rest();
@@ -474,8 +484,9 @@ fn pro_1_what_the_first_life_asked_is_withdrawn() {
     sim.client(r#"{"jsonrpc":"2.0","id":3,"result":{}}"#);
     sim.expect("");
     // Nothing holds the time of the new life's calls.
+    sim.run_until(50);
     sim.call(1, "pay");
-    sim.run_until(1_000);
+    sim.run_until(1_050);
     assert_eq!(sim.last_mark()["class"], "timeout");
 }
 
@@ -484,6 +495,7 @@ fn pro_1_only_once_and_only_before_any_answer() {
     let mut sim = Sim::new();
     sim.client(DISCOVER);
     sim.upstream_dies(1);
+    sim.run_until(50);
     sim.client(DISCOVER);
     sim.upstream_dies(1);
     assert_eq!(sim.run_to_exit(), ExitStatus::Upstream);
@@ -523,6 +535,7 @@ fn frames_of_an_earlier_life_are_not_taken_for_the_new_ones() {
     let mut sim = Sim::new();
     sim.client(DISCOVER);
     sim.upstream_dies(1);
+    sim.run_until(50);
     sim.call(1, "pay");
     sim.skip();
     let frame = from_upstream(format!(r#"{{"jsonrpc":"2.0","id":{},"result":{{}}}}"#, sim.last_sent()).into_bytes());
