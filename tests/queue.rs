@@ -149,6 +149,12 @@ fn calls_that_may_have_run_are_counted_apart_and_left_out_when_asked() {
     });
     let (code, plan) = place.json(&["replay", "run", "--all", "--plan", "--json"]);
     assert_eq!((code, &plan["selected"], &plan["unknown"]), (0, &4.into(), &2.into()), "{plan}");
+    let (_, first) = place.json(&["replay", "run", "--all", "--exclude-unknown", "--limit", "1", "--plan", "--json"]);
+    assert_eq!(
+        (&first["selected"], &first["unknown"]),
+        (&1.into(), &0.into()),
+        "what is left out does not count: {first}"
+    );
     let (code, told) = place.json(&["replay", "run", "--all", "--exclude-unknown", "--json"]);
     assert_eq!((code, &told["ok"], &told["left_out"]["unknown"]), (0, &2.into(), &2.into()), "{told}");
     assert_eq!(place.effects(), ["1"]);
@@ -328,24 +334,20 @@ fn sql_4_twenty_shells_replay_the_same_200_records_and_each_runs_once() {
 }
 
 #[test]
-fn of_two_redrives_at_once_only_one_tries_what_fails() {
-    let place = filled("all-race-failing", "", |place| (0..40).map(|number| effect(place, number, "error")).collect());
-    let shells: Vec<Process> = (0..4).map(|_| place.start(&["replay", "run", "--all"]).start()).collect();
-    for mut process in shells {
-        process.close_stdin();
-        process.wait();
-        while process.next_or_end().is_some() {}
-    }
-    // A shell that chose its records after another one had failed some has decided anew; no record is ever tried by two
-    // that chose it in the same state.
-    let (_, records) = place.json(&["replay", "list", "--json", "--limit", "500"]);
-    let failures: u64 =
-        records.as_array().expect("a list").iter().filter_map(|r| r["replay"]["failures"].as_u64()).sum();
-    assert_eq!(place.effects().len() as u64, failures);
-    for record in records.as_array().expect("a list") {
-        let attempts = record["replay"]["attempts"].as_array().expect("a list").len() as u64;
-        assert_eq!(record["replay"]["failures"].as_u64(), Some(attempts), "{record}");
-    }
+fn sql_4_a_redrive_leaves_alone_what_somebody_else_has_replayed_since_it_began() {
+    let place = filled("all-meanwhile", "", |place| {
+        vec![letter(place, 0, "sleep", r#"{"ms":2500}"#), effect(place, 1, "error"), effect(place, 2, "answer")]
+    });
+    let mut process = place.start(&["replay", "run", "--all", "--json"]).start();
+    process.close_stdin();
+    until_calls(&place, 1, &process);
+    // It fails, so that it could be tried again; but the other one has not decided that.
+    assert_eq!(place.run(&["replay", "run", &id(1)]).code(), 1);
+    let told: serde_json::Value = serde_json::from_slice(&process.next().0).expect("a document");
+    process.wait();
+    assert_eq!((&told["ok"], &told["skipped"]), (&2.into(), &1.into()), "{told}");
+    assert_eq!(told["records"][1]["error"]["kind"], "replayed_meanwhile");
+    assert_eq!(place.effects(), ["1", "2"]);
 }
 
 #[test]

@@ -619,3 +619,44 @@ fn heard_of_initialize(message: &Message) -> Heard {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    fn start(limits: Limits, aside: Aside) -> SessionError {
+        let argv = ["sh", "-c", "cat >/dev/null"].map(OsString::from).to_vec();
+        let log = Log::start(std::io::sink(), |_| String::new()).expect("a thread");
+        let started = Session::start_minding(ServerCommand { argv, cwd: None }, limits, Clock::start(), &log, aside);
+        started.err().expect("a server that says nothing does not open")
+    }
+
+    fn limits(opening_ms: u64) -> Limits {
+        Limits { probe: Duration::from_millis(10), opening: Duration::from_millis(opening_ms), ..Limits::default() }
+    }
+
+    #[test]
+    fn sql_4_a_claim_is_renewed_already_while_its_server_starts() {
+        let beats = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&beats);
+        let work = move || _ = counted.fetch_add(1, Ordering::SeqCst);
+        let aside = Aside { beat: Some((Duration::from_millis(20), Box::new(work))), ..Aside::default() };
+        start(limits(300), aside);
+        assert!(beats.load(Ordering::SeqCst) >= 2, "{beats:?}");
+    }
+
+    #[test]
+    fn a_wait_ends_when_it_is_told_to() {
+        let (tell, stop) = unbounded();
+        tell.send(()).expect("it listens");
+        let error = start(limits(600_000), Aside { stop, ..Aside::default() });
+        assert_eq!(error, SessionError::Unreachable("interrupted while the server started".to_owned()));
+        // Nobody who could tell is left: it waits as usual.
+        let (tell, stop) = unbounded();
+        drop(tell);
+        let error = start(limits(100), Aside { stop, ..Aside::default() });
+        assert!(matches!(&error, SessionError::Unreachable(text) if text.contains("did not answer")), "{error}");
+    }
+}
