@@ -470,7 +470,8 @@ fn keyed(place: &Place, args: &[&str], key: Option<&str>, old: Option<&str>) -> 
 #[test]
 fn a_sealed_original_is_sent_exactly_as_it_failed() {
     let place = Place::new("seal", "queue: {seal: {key_env: SEAL, previous: [{key_env: OLD}]}}\n");
-    let arguments = r#"{ "token":"s3cr3t-A", "n":1.10,"list":[{"password":"s3cr3t-B"}] }"#;
+    // The note is what the client wrote itself.
+    let arguments = r#"{ "token":"s3cr3t-A", "n":1.10,"list":[{"password":"s3cr3t-B"}],"note":"was [REDACTED]" }"#;
     let call = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{"name":"echo","arguments":{arguments}}}}}"#
     );
