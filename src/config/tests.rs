@@ -56,6 +56,7 @@ fn an_empty_file_gives_the_documented_defaults() {
         assert_eq!(settings.redaction.join(" "), "api_key token password authorization secret credential");
         assert_eq!((settings.identity.profile.as_str(), settings.identity.keys.len()), ("local", 0));
         assert_eq!(settings.frame_max_bytes, 67_108_864);
+        assert_eq!(settings.recorder.bytes_max, 16_777_216);
         let shutdown = settings.shutdown;
         assert_eq!(
             [shutdown.stdin_grace, shutdown.term_grace, shutdown.signal_drain],
@@ -105,6 +106,7 @@ policy:
     - {tool: "a*", caller: ci, action: allow, args: {path: {prefix: /x, max_length: 9}, n: {in: [1, -2, 1.5, null]}}}
 upstream: {http: {headers: {Authorization: "Bearer x"}}}
 identity: {profile: desk, keys: [{key: k1, identity: ci}]}
+recorder: {max_bytes: 8192}
 wire: {frame_max_bytes: 4096}
 shutdown: {stdin_grace_ms: 1, term_grace_ms: 2, signal_drain_ms: 3}
 "#,
@@ -125,6 +127,7 @@ shutdown: {stdin_grace_ms: 1, term_grace_ms: 2, signal_drain_ms: 3}
     assert_eq!(settings.redaction, ["pin"]);
     assert_eq!(settings.identity.profile, "desk");
     assert_eq!(settings.identity.keys, [("k1".to_owned(), "ci".to_owned())]);
+    assert_eq!(settings.recorder.bytes_max, 8_192);
     assert_eq!(settings.frame_max_bytes, 4_096);
     assert_eq!(settings.shutdown.term_grace, ms(2));
 }
@@ -146,6 +149,7 @@ policy:
   rules:
     - action: deny
 wire: {frame_max_bytes: 4095}
+recorder: {max_bytes: 100}
 ";
     assert_eq!(
         bad(text),
@@ -158,6 +162,7 @@ wire: {frame_max_bytes: 4095}
             "test.yaml:11:12: policy.default: found the text \"maybe\"; write allow or deny",
             "test.yaml:13:7: policy.rules[0]: the key tool is missing; every rule needs tool and action",
             "test.yaml:14:25: wire.frame_max_bytes: found 4095; write a whole number from 4096 to 4294967295",
+            "test.yaml:15:23: recorder.max_bytes: found 100; write a whole number from 4096 to 1099511627776",
         ]
     );
 }
