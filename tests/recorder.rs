@@ -83,7 +83,7 @@ fn a_call_that_was_sent_is_found_as_maybe_executed_and_an_answered_one_is_not_fo
     assert!(ended.stderr.contains("1 calls were open when an earlier mcprelay was killed, 1 of them may have run"));
     let audited = ended.query_history("SELECT failure_id FROM audit WHERE kind = 'captured' ORDER BY seq DESC LIMIT 1");
     assert_eq!(audited, [found[3]]);
-    assert_eq!(flights(&ended.dir), [PathBuf::new(); 0]);
+    assert_eq!(flights(&ended.dir), Vec::<PathBuf>::new());
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn an_orderly_end_leaves_no_file() {
             session.relay.signal(signal);
         }
         let ended = session.finish();
-        assert_eq!(flights(&ended.dir), [PathBuf::new(); 0], "{signal:?}");
+        assert_eq!(flights(&ended.dir), Vec::<PathBuf>::new(), "{signal:?}");
     }
 }
 
@@ -162,7 +162,7 @@ fn a_signal_captures_open_calls_itself_and_nothing_is_found_later() {
     session.relay.signal(Signal::TERM);
     session.answer("1");
     let ended = session.finish();
-    assert_eq!(flights(&ended.dir), [PathBuf::new(); 0]);
+    assert_eq!(flights(&ended.dir), Vec::<PathBuf>::new());
     let ended = start_again(ended.dir);
     assert_eq!(ended.queued("failure_class"), ["interrupted"]);
 }
@@ -183,7 +183,7 @@ fn two_starts_at_once_find_each_call_once() {
         let ended = Ended { code: None, stderr: one + &two, seen: Vec::new(), dir };
         assert_eq!(ended.queued("tool_name"), ["hang"; 3], "round {round}: {}", ended.stderr);
         assert_eq!(ended.query_history("SELECT count(*) FROM audit"), ["3"], "round {round}");
-        assert_eq!(flights(&ended.dir), [PathBuf::new(); 0], "round {round}: {}", ended.stderr);
+        assert_eq!(flights(&ended.dir), Vec::<PathBuf>::new(), "round {round}: {}", ended.stderr);
     }
 }
 
