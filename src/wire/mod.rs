@@ -6,6 +6,7 @@ pub mod framer;
 pub mod inspect;
 pub mod json;
 pub mod message;
+pub mod mirror;
 pub mod number;
 pub mod request_id;
 pub mod splice;
