@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::clock::Wall;
-use crate::config::{ATTEMPTS_MAX, MILLIS_MAX, Overrides, url_authority};
+use crate::config::{ATTEMPTS_MAX, MILLIS_MAX, Overrides, Url};
 use crate::record::anchor::Anchor;
 use crate::record::{AuditKind, FailureClass, Status};
 use crate::suggest::nearest;
@@ -130,8 +130,8 @@ pub const COMMANDS: &[CommandSpec] = &[
     },
     CommandSpec {
         words: "run",
-        usage: "[options] -- <command> [args…]",
-        about: "Start an MCP server and relay between it and the client on stdin and stdout.",
+        usage: "[options] -- <command> [args…] | --http <url>",
+        about: "Start an MCP server, or reach a remote one, and relay between it and the client on stdin and stdout.",
         detail: "Options stand before --; everything after it belongs to the server. An option given twice: the last \
                  one counts. --timeout-ms and --max-attempts beat the file, also its per_tool entries.",
         options: &[
@@ -141,7 +141,8 @@ pub const COMMANDS: &[CommandSpec] = &[
             opt("identity", "name", "The caller of calls without a credential, instead of identity.profile."),
             flag("policy-dry-run", "Judge every call and log the verdict, but refuse none."),
             opt("faults", "path", "Make calls fail on purpose as this file says, instead of the section faults."),
-            opt("http", "url", "A remote server; not yet available in this version."),
+            opt("http", "url", "Relay to this remote server instead of starting one (Streamable HTTP)."),
+            opt("sse", "url", "The same, for a server that knows only the older HTTP+SSE transport."),
         ],
         server: ServerPart::Required,
         exits: &[
@@ -210,7 +211,8 @@ pub const COMMANDS: &[CommandSpec] = &[
             flag("force", "Call although an earlier execution is known or the call is not replayable."),
             flag("force-policy", "Call although the policy denies it."),
             opt("timeout-ms", "n", "Time limit in milliseconds instead of the tool's own."),
-            opt("http", "url", "A remote server; not yet available in this version."),
+            opt("http", "url", "Relay to this remote server instead of starting one (Streamable HTTP)."),
+            opt("sse", "url", "The same, for a server that knows only the older HTTP+SSE transport."),
             flag("all", "All calls that the filters take."),
             opt(
                 "status",
@@ -608,8 +610,19 @@ pub struct RunArgs {
     pub overrides: Overrides,
     /// `--faults`.
     pub faults: Option<PathBuf>,
-    /// The server's command and arguments, exactly as given. Never empty, nor is the command.
+    /// The server's command and arguments, exactly as given. Empty if there is a `remote`.
     pub server: Vec<OsString>,
+    /// `--http` or `--sse`.
+    pub remote: Option<Remote>,
+}
+
+/// A server that runs elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Its address.
+    pub url: Url,
+    /// It speaks the older HTTP+SSE transport only.
+    pub sse: bool,
 }
 
 /// The arguments of `validate`.
@@ -1518,20 +1531,28 @@ fn parse_run(args: &[OsString]) -> Result<Command, UsageError> {
     };
     let config = given.path("config")?;
     let faults = given.path("faults")?;
-    if let Some(url) = given.text("http")? {
-        if url_authority(&url, &["http", "https"]).is_none() {
-            // A URL may hold a password, so only its form is told.
-            return given.error("--http: the value is not a URL like https://host/mcp".to_owned());
+    let http = given.text("http")?.map(|url| ("http", url));
+    let remote = match (http, given.text("sse")?.map(|url| ("sse", url))) {
+        (Some(_), Some(_)) => return given.error("--http and --sse exclude each other".to_owned()),
+        (http, sse) => http.or(sse),
+    };
+    let remote = match remote {
+        None => None,
+        Some((option, _)) if given.server.is_some() => {
+            return given.error(format!("--{option} and -- <command> exclude each other"));
         }
-        if given.server.is_some() {
-            return given.error("--http and -- <command> exclude each other".to_owned());
-        }
-        return given.error("--http is not yet available in this version; give a command behind --".to_owned());
+        Some((option, url)) => match Url::parse(&url) {
+            Ok(url) => Some(Remote { url, sse: option == "sse" }),
+            // A URL may hold a secret, so only its fault is told.
+            Err(fault) => return given.error(format!("--{option}: not a URL like https://host/mcp: {fault}")),
+        },
+    };
+    if given.server.is_none() && remote.is_none() {
+        let usage = "mcprelay run [options] -- <command> [args…], or mcprelay run [options] --http <url>";
+        return given.error(format!("the server is missing: {usage}"));
     }
-    match given.server {
-        Some(server) => Ok(Command::Run(RunArgs { config, overrides, faults, server })),
-        None => given.error("the server is missing: mcprelay run [options] -- <command> [args…]".to_owned()),
-    }
+    let server = given.server.unwrap_or_default();
+    Ok(Command::Run(RunArgs { config, overrides, faults, server, remote }))
 }
 
 fn parse_validate(args: &[OsString]) -> Result<Command, UsageError> {

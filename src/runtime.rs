@@ -9,10 +9,11 @@ use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
 
 use crate::clock::{Clock, Time};
 use crate::dispatcher::event::{
-    Action, AttemptId, CallId, ClientId, Event, Incarnation, Mark, StopSignal, Ticket, UpstreamId,
+    Action, AttemptId, CallId, ClientId, Event, Incarnation, Level, Mark, StopSignal, Ticket, UpstreamId,
 };
 use crate::dispatcher::{Dispatcher, Settings};
 use crate::exit::ExitStatus;
+use crate::ports::http::{HttpUpstream, RemoteServer};
 use crate::ports::log::{Line, Log};
 use crate::ports::outbox::{Outbox, Report, Watch};
 use crate::ports::upstream_stdio::{UpstreamProcess, Wiring, outbox_event};
@@ -64,8 +65,8 @@ pub trait Keeper {
 pub struct Session<K> {
     /// For the engine.
     pub settings: Settings,
-    /// The server's command and arguments.
-    pub argv: Vec<OsString>,
+    /// How the server is reached.
+    pub reach: Reach,
     /// The same, as records keep it.
     pub server: Server,
     /// Decides delays, ids and tokens.
@@ -78,15 +79,80 @@ pub struct Session<K> {
     pub keeper: Box<dyn FnOnce(Sender<Event>) -> std::io::Result<K>>,
 }
 
+/// How a server is reached.
+pub enum Reach {
+    /// It is started: its command and arguments.
+    Command(Vec<OsString>),
+    /// It runs elsewhere.
+    Remote(Box<RemoteServer>),
+}
+
+/// One life of the upstream.
+enum Link {
+    Process(UpstreamProcess),
+    Remote(HttpUpstream),
+}
+
+impl Link {
+    fn send(&self, bytes: Vec<u8>, attempt: Option<AttemptId>) -> Option<Report> {
+        match self {
+            Link::Process(process) => process.outbox.send(bytes, attempt),
+            Link::Remote(remote) => {
+                let before = remote.level();
+                remote.send(bytes, attempt);
+                // What is known at once must not wait behind what else happened.
+                let level = remote.level();
+                (level != before).then_some(Report::Level(level))
+            }
+        }
+    }
+
+    fn level(&self) -> Level {
+        match self {
+            Link::Process(process) => process.outbox.level(),
+            Link::Remote(remote) => remote.level(),
+        }
+    }
+
+    /// Gives up what waits: of these attempts not one byte left. A remote server's requests report that themselves.
+    fn abandon(&self) -> Vec<AttemptId> {
+        match self {
+            Link::Process(process) => process.outbox.abandon(),
+            Link::Remote(_) => Vec::new(),
+        }
+    }
+
+    fn close(&self) {
+        match self {
+            Link::Process(process) => process.outbox.close(),
+            Link::Remote(remote) => remote.close(),
+        }
+    }
+
+    fn signal(&self, signal: StopSignal) {
+        match self {
+            Link::Process(process) => process.signal(signal),
+            Link::Remote(remote) => remote.abort(),
+        }
+    }
+
+    fn reap(self) {
+        match self {
+            Link::Process(process) => process.reap(),
+            Link::Remote(remote) => remote.abort(),
+        }
+    }
+}
+
 struct Runtime<K> {
     clock: Clock,
     log: Log,
-    argv: Vec<OsString>,
+    reach: Reach,
     frame_bytes_max: usize,
     keeper: K,
     wiring: Wiring,
     client: Outbox,
-    process: Option<(Incarnation, UpstreamProcess)>,
+    link: Option<(Incarnation, Link)>,
     /// Events found while actions were done. They come before what was read meanwhile: a frame must not be judged by a
     /// fill or a start that is no longer true.
     said: VecDeque<Event>,
@@ -100,7 +166,7 @@ struct Runtime<K> {
 /// # Errors
 /// If the operating system denies a thread or a descriptor at the start.
 pub fn run<K: Keeper>(session: Session<K>) -> std::io::Result<ExitStatus> {
-    let Session { settings, argv, server, seed, clock, log, keeper } = session;
+    let Session { settings, reach, server, seed, clock, log, keeper } = session;
     let frame_bytes_max = settings.frame_bytes_max;
     let (control_tx, control) = unbounded();
     let (clients_tx, mut clients) = bounded(READS_WAITING_MAX);
@@ -110,7 +176,7 @@ pub fn run<K: Keeper>(session: Session<K>) -> std::io::Result<ExitStatus> {
     let keeper = keeper(control_tx.clone())?;
     let mut runtime = Runtime {
         clock,
-        argv,
+        reach,
         frame_bytes_max,
         wiring: Wiring {
             frames: upstreams_tx,
@@ -121,7 +187,7 @@ pub fn run<K: Keeper>(session: Session<K>) -> std::io::Result<ExitStatus> {
         client: client_stdio::start_writing(CLIENT, Some(keeper.watch()), control_tx)?,
         keeper,
         log,
-        process: None,
+        link: None,
         said: VecDeque::new(),
         found: VecDeque::new(),
         exit: None,
@@ -184,21 +250,18 @@ impl<K: Keeper> Runtime<K> {
     /// An event as it is true now: an outbox may have moved on since it reported, and what an ended process never got
     /// is known only here.
     fn current(&self, event: Event) -> Event {
-        let process = |incarnation: Incarnation| {
-            self.process.as_ref().filter(|(current, _)| *current == incarnation).map(|(_, process)| process)
-        };
         match event {
             Event::ClientOutbox { client, .. } => Event::ClientOutbox { client, level: self.client.level() },
             Event::UpstreamOutbox { upstream, incarnation, level } => {
-                let level = process(incarnation).map_or(level, |process| process.outbox.level());
+                let level = self.of(incarnation).map_or(level, Link::level);
                 Event::UpstreamOutbox { upstream, incarnation, level }
             }
             Event::UpstreamClosed { upstream, incarnation, mut unsent } => {
-                unsent.extend(process(incarnation).map(|process| process.outbox.abandon()).unwrap_or_default());
+                unsent.extend(self.of(incarnation).map(Link::abandon).unwrap_or_default());
                 Event::UpstreamClosed { upstream, incarnation, unsent }
             }
             Event::UpstreamExited { upstream, incarnation, end, mut unsent } => {
-                unsent.extend(process(incarnation).map(|process| process.outbox.abandon()).unwrap_or_default());
+                unsent.extend(self.of(incarnation).map(Link::abandon).unwrap_or_default());
                 Event::UpstreamExited { upstream, incarnation, end, unsent }
             }
             other => other,
@@ -220,7 +283,7 @@ impl<K: Keeper> Runtime<K> {
             }
             Action::ToUpstream { upstream, incarnation, bytes, attempt } => {
                 let said = match self.of(incarnation) {
-                    Some(process) => process.outbox.send(bytes, attempt),
+                    Some(link) => link.send(bytes, attempt),
                     None => Some(Report::Gone { unsent: attempt.into_iter().collect() }),
                 };
                 self.said.extend(said.map(|said| outbox_event(upstream, incarnation, said)));
@@ -244,32 +307,41 @@ impl<K: Keeper> Runtime<K> {
             Action::Diagnose(text) => self.log.diagnose(text),
             Action::Noise(line) => self.log.line(Line::Noise(line)),
             Action::CloseUpstream { incarnation, .. } => {
-                if let Some(process) = self.of(incarnation) {
-                    process.outbox.close();
+                if let Some(link) = self.of(incarnation) {
+                    link.close();
                 }
             }
             Action::SignalUpstream { incarnation, signal, .. } => {
-                if let Some(process) = self.of(incarnation) {
-                    process.signal(signal);
+                if let Some(link) = self.of(incarnation) {
+                    link.signal(signal);
                 }
             }
             Action::Exit(status) => self.exit = Some(status),
         }
     }
 
-    fn of(&self, incarnation: Incarnation) -> Option<&UpstreamProcess> {
-        self.process.as_ref().filter(|(current, _)| *current == incarnation).map(|(_, process)| process)
+    fn of(&self, incarnation: Incarnation) -> Option<&Link> {
+        self.link.as_ref().filter(|(current, _)| *current == incarnation).map(|(_, link)| link)
     }
 
     fn start(&mut self, upstream: UpstreamId, incarnation: Incarnation) {
-        if let Some((_, old)) = self.process.take() {
+        if let Some((_, old)) = self.link.take() {
             // It has ended, or has closed its output: whatever is left of its group goes with it.
             old.signal(StopSignal::Term);
             old.signal(StopSignal::Kill);
             old.reap();
         }
-        match UpstreamProcess::start(&self.argv, None, upstream, incarnation, self.frame_bytes_max, &self.wiring) {
-            Ok(process) => self.process = Some((incarnation, process)),
+        let started = match &self.reach {
+            Reach::Command(argv) => {
+                UpstreamProcess::start(argv, None, upstream, incarnation, self.frame_bytes_max, &self.wiring)
+                    .map(Link::Process)
+            }
+            Reach::Remote(server) => {
+                HttpUpstream::start(server, upstream, incarnation, self.clock, &self.wiring).map(Link::Remote)
+            }
+        };
+        match started {
+            Ok(link) => self.link = Some((incarnation, link)),
             Err(error) => self.said.push_back(Event::UpstreamStartFailed { upstream, incarnation, error }),
         }
     }
@@ -279,8 +351,8 @@ impl<K: Keeper> Runtime<K> {
         if !self.client.flush(LAST_ANSWERS_WAIT) {
             self.log.diagnose("the client did not read its last answers");
         }
-        if let Some((_, process)) = self.process {
-            process.reap();
+        if let Some((_, link)) = self.link {
+            link.reap();
         }
         self.keeper.close();
         self.log.flush(LAST_LINES_WAIT);

@@ -8,6 +8,7 @@ mod config;
 mod disk_faults;
 mod features;
 mod framing;
+mod http;
 mod ids;
 mod json_text;
 mod peers_work;

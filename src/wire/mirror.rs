@@ -211,10 +211,13 @@ pub fn listed_tools(result: Json<'_>) -> Vec<(String, Result<Vec<ParamHeader>, S
     tools.into_iter().flat_map(Json::elements).filter_map(named).collect()
 }
 
+/// A tool that must not be offered over HTTP: its name, and what is wrong with it.
+pub type InvalidTool = (String, String);
+
 /// The answer to `tools/list` without the tools that a client must not offer over HTTP, and their names and faults.
 /// `None` if there are none, so that the answer stays as it came.
 #[must_use]
-pub fn without_invalid_tools(answer: &Message) -> Option<(Vec<u8>, Vec<(String, String)>)> {
+pub fn without_invalid_tools(answer: &Message) -> Option<(Vec<u8>, Vec<InvalidTool>)> {
     let tools = answer.result()?.member("tools").filter(|tools| tools.kind() == Kind::Array)?;
     let spans: Vec<Span> = tools.elements().map(|tool| tool.span_in(&answer.bytes)).collect();
     let mut edits = Edits::new();

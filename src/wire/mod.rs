@@ -2,6 +2,7 @@
 
 #![warn(clippy::wildcard_enum_match_arm)]
 
+pub mod capabilities;
 pub mod framer;
 pub mod inspect;
 pub mod json;
@@ -11,3 +12,4 @@ pub mod number;
 pub mod request_id;
 pub mod splice;
 pub mod sse;
+pub mod url;
