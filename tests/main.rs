@@ -17,6 +17,7 @@ mod processes;
 mod queue;
 mod real_servers;
 mod recorder;
+mod remote_servers;
 mod replay;
 mod report;
 mod retries;
