@@ -9,6 +9,7 @@ mod disk_faults;
 mod features;
 mod framing;
 mod http;
+mod http_faults;
 mod ids;
 mod json_text;
 mod peers_work;
