@@ -8,12 +8,12 @@ use std::time::Duration;
 use crate::support::http::{HttpServer, STREAM, Seen, json, legacy, ok, put, reply, reset};
 use crate::support::session::{Session, call, cancel, session};
 
-const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}"#;
-const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
-const FAST: &str = "reliability: {timeout_ms: 20000, retry: {max_attempts: 3, base_ms: 1}}";
+pub(crate) const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}"#;
+pub(crate) const INITIALIZED: &str = r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#;
+pub(crate) const FAST: &str = "reliability: {timeout_ms: 20000, retry: {max_attempts: 3, base_ms: 1}}";
 
 /// A session with a legacy server that answers everything but its handshake as `handler` does.
-fn opened(
+pub(crate) fn opened(
     name: &str,
     config: &str,
     handler: impl Fn(&Seen, &mut TcpStream) -> bool + Send + Sync + 'static,
@@ -37,7 +37,7 @@ fn modern_call(id: &str, tool: &str, arguments: &str) -> String {
     )
 }
 
-fn outcome(frame: &crate::support::process::Frame) -> String {
+pub(crate) fn outcome(frame: &crate::support::process::Frame) -> String {
     let field = |name| frame.get(&format!("error.data.mcprelay.{name}")).unwrap_or("none").replace('"', "");
     format!("{} {} {}", field("class"), field("executed"), field("attempts"))
 }
@@ -599,4 +599,44 @@ fn htt_13_ipv6_addresses_work_and_localhost_finds_either_family() {
         assert_eq!(session.call("1", "t", "{}").at("result.ok"), "true", "{url}");
         session.finish();
     }
+}
+
+#[test]
+fn what_was_not_sent_is_known_after_good_exchanges_too() {
+    // One connection is served, then nobody listens any more.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/mcp", listener.local_addr().expect("an address"));
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        let mut reader = std::io::BufReader::new(stream.try_clone().expect("a handle"));
+        let seen = crate::support::http::read_request(&mut reader, 1).expect("a request");
+        put(&mut stream, reply(200, "Content-Type: application/json\nConnection: close", &ok(&seen)));
+    });
+    let mut session = session("http-gone").config(FAST).remote("http", &url).start();
+    assert_eq!(session.call("1", "write", "{}").at("result.ok"), "true");
+    server.join().expect("no panic");
+    let answer = session.call("2", "write", "{}");
+    assert_eq!(outcome(&answer), "transport no 3", "{answer:?}");
+    session.finish();
+}
+
+#[test]
+fn a_call_in_flight_is_found_after_a_kill() {
+    let (mut session, server) = opened("http-kill", FAST, |_, stream| {
+        use std::io::Read as _;
+        let _ = stream.read(&mut [0; 1]);
+        false
+    });
+    session.send(&call("1", "write", r#"{"n":1}"#));
+    server.wait("the call", |seen| seen.iter().any(|seen| seen.rpc() == "tools/call"));
+    let Session { mut relay, dir } = session;
+    relay.signal(rustix::process::Signal::KILL);
+    relay.wait();
+    let again =
+        crate::support::Start::new(crate::support::mcprelay()).args(["run", "--http", &server.url()]).cwd(dir.path());
+    let output = again.start().finish();
+    let ended =
+        crate::support::session::Ended { code: output.status.code(), stderr: output.stderr, seen: Vec::new(), dir };
+    let facts = ended.queued("tool_name, failure_class, failure_executed, failure_attempts, arguments");
+    assert_eq!(facts, [r#"write|interrupted|maybe|1|{"n":1}"#], "{}", ended.stderr);
 }

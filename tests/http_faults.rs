@@ -5,31 +5,9 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::support::Frame;
+use crate::http::{FAST, INITIALIZE, INITIALIZED, opened, outcome};
 use crate::support::http::{HttpServer, STREAM, Seen, json, legacy, ok, put, reply, reset};
-use crate::support::session::{Session, session};
-
-const INITIALIZE: &str = r#"{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}"#;
-
-fn opened(
-    name: &str,
-    config: &str,
-    handler: impl Fn(&Seen, &mut TcpStream) -> bool + Send + Sync + 'static,
-) -> (Session, HttpServer) {
-    let server = HttpServer::start(move |seen, stream| match legacy(seen, "s1") {
-        Some(bytes) => put(stream, bytes),
-        None => handler(seen, stream),
-    });
-    let mut session = session(name).config(config).remote("http", &server.url()).start();
-    session.ask(INITIALIZE);
-    session.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
-    (session, server)
-}
-
-fn outcome(frame: &Frame) -> String {
-    let field = |name| frame.get(&format!("error.data.mcprelay.{name}")).unwrap_or("none").replace('"', "");
-    format!("{} {} {}", field("class"), field("executed"), field("attempts"))
-}
+use crate::support::session::session;
 
 /// Ends the connection after some bytes of the answer, by a reset or in order.
 #[derive(Clone, Copy, Debug)]
@@ -43,16 +21,15 @@ enum Cut {
 fn cut_everywhere(name: &str, cut: Cut, answer: fn(&Seen) -> Vec<u8>, whole_from: fn(usize) -> usize) {
     let place = Arc::new(AtomicUsize::new(0));
     let own = Arc::clone(&place);
-    let (mut session, server) =
-        opened(name, "reliability: {timeout_ms: 20000, retry: {max_attempts: 3, base_ms: 1}}", move |seen, stream| {
-            let bytes = answer(seen);
-            let end = own.load(Ordering::SeqCst).min(bytes.len());
-            put(stream, &bytes[..end]);
-            if matches!(cut, Cut::Reset) {
-                reset(stream);
-            }
-            false
-        });
+    let (mut session, server) = opened(name, FAST, move |seen, stream| {
+        let bytes = answer(seen);
+        let end = own.load(Ordering::SeqCst).min(bytes.len());
+        put(stream, &bytes[..end]);
+        if matches!(cut, Cut::Reset) {
+            reset(stream);
+        }
+        false
+    });
     // The length of an answer depends on that of its id alone.
     let mut number = 0_usize;
     loop {
@@ -110,7 +87,8 @@ fn an_answer_that_is_reset_at_any_byte_is_whole_or_of_unknown_outcome() {
 
 #[test]
 fn answers_that_are_none_are_of_unknown_outcome_and_asked_for_once() {
-    let cases: [(&str, fn(&Seen) -> Vec<u8>); 8] = [
+    type Answer = fn(&Seen) -> Vec<u8>;
+    let cases: [(&str, Answer); 8] = [
         ("too short a length", |seen| {
             let body = ok(seen);
             let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n";
@@ -132,8 +110,7 @@ fn answers_that_are_none_are_of_unknown_outcome_and_asked_for_once() {
         ("no body", |_| reply(200, "Content-Type: application/json", "")),
     ];
     for (name, answer) in cases {
-        let config = "reliability: {timeout_ms: 20000, retry: {max_attempts: 3, base_ms: 1}}";
-        let (mut session, server) = opened("no-answer", config, move |seen, stream| {
+        let (mut session, server) = opened("no-answer", FAST, move |seen, stream| {
             put(stream, answer(seen));
             false
         });
@@ -214,7 +191,7 @@ fn htt_4_a_listening_stream_that_closes_at_once_is_not_hammered() {
     });
     let mut session = session("htt-4").remote("http", &server.url()).start();
     session.ask(INITIALIZE);
-    session.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+    session.send(INITIALIZED);
     server.wait("three streams", |seen| seen.iter().filter(|seen| seen.method == "GET").count() >= 3);
     let begun = std::time::Instant::now();
     server.wait("a fourth", |seen| seen.iter().filter(|seen| seen.method == "GET").count() >= 4);
@@ -243,7 +220,7 @@ fn messages_of_the_server_s_own_arrive_and_their_stream_is_resumed_where_it_brok
     });
     let mut session = session("own-stream").remote("http", &server.url()).start();
     session.ask(INITIALIZE);
-    session.send(r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+    session.send(INITIALIZED);
     for number in [1, 2] {
         assert_eq!(session.relay.next().at("method"), format!("\"notifications/n{number}\""));
     }

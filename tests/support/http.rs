@@ -188,6 +188,70 @@ pub(crate) fn put(stream: &mut TcpStream, bytes: impl AsRef<[u8]>) -> bool {
     stream.write_all(bytes.as_ref()).and_then(|()| stream.flush()).is_ok()
 }
 
+/// The files of the tests' own authority.
+pub(crate) fn tls_file(name: &str) -> std::path::PathBuf {
+    std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls").join(name)
+}
+
+/// Encrypts what comes to a new port and passes it on to `server`; asks for a client's certificate if it is to.
+/// Gives the port.
+pub(crate) fn encrypted(server: &HttpServer, wants_client: bool) -> u16 {
+    use rustls::pki_types::pem::PemObject as _;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    let certificate = |name| CertificateDer::from_pem_file(tls_file(name)).expect("a certificate");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = rustls::ServerConfig::builder_with_provider(Arc::clone(&provider));
+    let builder = builder.with_safe_default_protocol_versions().expect("versions");
+    let builder = if wants_client {
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(certificate("ca.pem")).expect("an authority");
+        let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+        builder.with_client_cert_verifier(verifier.build().expect("a verifier"))
+    } else {
+        builder.with_no_client_auth()
+    };
+    let key = PrivateKeyDer::from_pem_file(tls_file("server.key")).expect("a key");
+    let config = Arc::new(builder.with_single_cert(vec![certificate("server.pem")], key).expect("a pair"));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (port, to) = (listener.local_addr().expect("an address").port(), server.address);
+    std::thread::spawn(move || {
+        for outer in listener.incoming().flatten() {
+            let config = Arc::clone(&config);
+            std::thread::spawn(move || {
+                let connection = rustls::ServerConnection::new(config).expect("a connection");
+                let mut outer = rustls::StreamOwned::new(connection, outer);
+                // One request a connection, so that bytes go one way at a time.
+                let Some(request) = read_request_bytes(&mut outer) else { return };
+                let mut inner = TcpStream::connect(to).expect("the server");
+                inner.write_all(&request).expect("the request");
+                inner.shutdown(std::net::Shutdown::Write).expect("the end of it");
+                let _ = std::io::copy(&mut inner, &mut outer);
+                outer.conn.send_close_notify();
+                let _ = outer.flush();
+            });
+        }
+    });
+    port
+}
+
+/// The bytes of one request.
+fn read_request_bytes(stream: &mut impl std::io::Read) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    loop {
+        let mut byte = [0; 1];
+        stream.read_exact(&mut byte).ok()?;
+        bytes.push(byte[0]);
+        if let Some(head) = bytes.strip_suffix(b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(head).to_ascii_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+            let mut body = vec![0; length.unwrap_or(0)];
+            stream.read_exact(&mut body).ok()?;
+            bytes.extend(body);
+            return Some(bytes);
+        }
+    }
+}
+
 /// Ends the connection with a reset instead of an orderly end.
 pub(crate) fn reset(stream: &TcpStream) {
     use rustix::net::sockopt::set_socket_linger;

@@ -120,6 +120,22 @@ impl fmt::Debug for Encrypted {
     }
 }
 
+impl Encrypted {
+    /// What the server said before it closed the connection, if it said something. It tells a refused handshake, whose
+    /// last word crosses the first bytes of the request, from a connection that broke.
+    fn alert(&mut self) -> Option<std::io::Error> {
+        loop {
+            if let Err(fault) = self.stream.conn.process_new_packets() {
+                return Some(std::io::Error::new(std::io::ErrorKind::InvalidData, fault));
+            }
+            let read = self.stream.conn.read_tls(&mut self.stream.sock);
+            if !read.is_ok_and(|count| count > 0) {
+                return None;
+            }
+        }
+    }
+}
+
 impl Transport for Encrypted {
     fn buffers(&mut self) -> &mut dyn Buffers {
         &mut self.buffers
@@ -129,7 +145,7 @@ impl Transport for Encrypted {
         use std::io::Write as _;
         self.stream.get_mut().set_timeout(timeout);
         let output = &self.buffers.output()[..amount];
-        self.stream.write_all(output)?;
+        self.stream.write_all(output).map_err(|error| self.alert().unwrap_or(error))?;
         Ok(())
     }
 
@@ -137,7 +153,10 @@ impl Transport for Encrypted {
         use std::io::Read as _;
         self.stream.get_mut().set_timeout(timeout);
         let input = self.buffers.input_append_buf();
-        let amount = self.stream.read(input)?;
+        let amount = match self.stream.read(input) {
+            Ok(amount) => amount,
+            Err(error) => return Err(self.alert().unwrap_or(error).into()),
+        };
         self.buffers.input_appended(amount);
         Ok(amount > 0)
     }
