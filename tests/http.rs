@@ -47,6 +47,7 @@ fn a_legacy_session_is_opened_used_and_ended() {
     let (mut session, server) = opened("http-legacy", FAST, |seen, stream| put(stream, json(&ok(seen))));
     let answer = session.call("7", "echo", r#"{"n":1.0}"#);
     assert_eq!(answer.text(), r#"{"jsonrpc":"2.0","id":7,"result":{"content":[],"ok":true}}"#);
+    server.wait("a listening stream", |seen| seen.iter().any(|seen| seen.method == "GET"));
     let ended = session.finish();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     let seen = server.seen();
