@@ -198,7 +198,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         words: "replay run",
         usage: "(<id> | --all) [options] [-- <command> [args…]]",
         about: "Make one stored call again, once; or all that wait, oldest first.",
-        detail: "The server is started as it was then, or as given after --. With --all the filters narrow what is made \
+        detail: "The server is started or reached as it was then, or as given after --. With --all the filters narrow what is made \
                  again: all pending and failed calls unless --status says otherwise, each at most once, and one server \
                  process for all calls of a server. Ctrl-C ends after the call in hand, a second one at once.",
         options: &[
@@ -211,7 +211,7 @@ pub const COMMANDS: &[CommandSpec] = &[
             flag("force", "Call although an earlier execution is known or the call is not replayable."),
             flag("force-policy", "Call although the policy denies it."),
             opt("timeout-ms", "n", "Time limit in milliseconds instead of the tool's own."),
-            opt("http", "url", "Relay to this remote server instead of starting one (Streamable HTTP)."),
+            opt("http", "url", "This remote server instead of the stored one; upstream.http.headers belong to it."),
             opt("sse", "url", "The same, for a server that knows only the older HTTP+SSE transport."),
             flag("all", "All calls that the filters take."),
             opt(
@@ -723,6 +723,8 @@ pub struct ReplayRunArgs {
     pub json: bool,
     /// The server to start instead of the stored one; if given, not empty.
     pub server: Option<Vec<OsString>>,
+    /// `--http` or `--sse`: the remote server instead of the stored one.
+    pub remote: Option<Remote>,
 }
 
 /// One `--set…` option.
@@ -796,6 +798,8 @@ pub struct ReplayRunAllArgs {
     pub json: bool,
     /// The server to start instead of the stored ones; if given, not empty.
     pub server: Option<Vec<OsString>>,
+    /// `--http` or `--sse`: the remote server instead of the stored ones.
+    pub remote: Option<Remote>,
 }
 
 /// The arguments of `replay stats`.
@@ -1290,6 +1294,26 @@ fn shown(token: &OsStr) -> String {
 }
 
 impl Given {
+    /// `--http` or `--sse`.
+    fn remote(&self) -> Result<Option<Remote>, UsageError> {
+        let http = self.text("http")?.map(|url| ("http", url));
+        let given = match (http, self.text("sse")?.map(|url| ("sse", url))) {
+            (Some(_), Some(_)) => return self.error("--http and --sse exclude each other".to_owned()),
+            (http, sse) => http.or(sse),
+        };
+        match given {
+            None => Ok(None),
+            Some((option, _)) if self.server.is_some() => {
+                self.error(format!("--{option} and -- <command> exclude each other"))
+            }
+            Some((option, url)) => match Url::parse(&url) {
+                Ok(url) => Ok(Some(Remote { url, sse: option == "sse" })),
+                // A URL may hold a secret, so only its fault is told.
+                Err(fault) => self.error(format!("--{option}: not a URL like https://host/mcp: {fault}")),
+            },
+        }
+    }
+
     fn error<T>(&self, message: String) -> Result<T, UsageError> {
         Err(UsageError { message, topic: self.spec.words })
     }
@@ -1531,22 +1555,7 @@ fn parse_run(args: &[OsString]) -> Result<Command, UsageError> {
     };
     let config = given.path("config")?;
     let faults = given.path("faults")?;
-    let http = given.text("http")?.map(|url| ("http", url));
-    let remote = match (http, given.text("sse")?.map(|url| ("sse", url))) {
-        (Some(_), Some(_)) => return given.error("--http and --sse exclude each other".to_owned()),
-        (http, sse) => http.or(sse),
-    };
-    let remote = match remote {
-        None => None,
-        Some((option, _)) if given.server.is_some() => {
-            return given.error(format!("--{option} and -- <command> exclude each other"));
-        }
-        Some((option, url)) => match Url::parse(&url) {
-            Ok(url) => Some(Remote { url, sse: option == "sse" }),
-            // A URL may hold a secret, so only its fault is told.
-            Err(fault) => return given.error(format!("--{option}: not a URL like https://host/mcp: {fault}")),
-        },
-    };
+    let remote = given.remote()?;
     if given.server.is_none() && remote.is_none() {
         let usage = "mcprelay run [options] -- <command> [args…], or mcprelay run [options] --http <url>";
         return given.error(format!("the server is missing: {usage}"));
@@ -1600,10 +1609,6 @@ const ONLY_WITH_ALL: [&str; 14] = [
 
 fn parse_replay_run(args: &[OsString], now: Wall) -> Result<Command, UsageError> {
     let Some(given) = scan("replay run", args)? else { return Ok(Command::Help("replay run")) };
-    if given.has("http") {
-        // A URL may hold a password, so it is not repeated.
-        return given.error("--http is not yet available in this version; give a command behind --".to_owned());
-    }
     if given.has("all") {
         return parse_replay_run_all(given, now);
     }
@@ -1623,6 +1628,7 @@ fn parse_replay_run(args: &[OsString], now: Wall) -> Result<Command, UsageError>
         force_policy: given.has("force-policy"),
         timeout: given.millis("timeout-ms")?,
         json: given.has("json"),
+        remote: given.remote()?,
         server: given.server,
     })))
 }
@@ -1655,6 +1661,7 @@ fn parse_replay_run_all(given: Given, now: Wall) -> Result<Command, UsageError> 
         pause: given.rate("rate")?,
         yes: given.has("yes"),
         json: given.has("json"),
+        remote: given.remote()?,
         server: given.server,
     })))
 }

@@ -1,7 +1,6 @@
 //! Joins the engine to the world: one thread that waits for events, asks the engine, and does what it says.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,14 +8,14 @@ use crossbeam_channel::{Receiver, Sender, bounded, never, select, unbounded};
 
 use crate::clock::{Clock, Time};
 use crate::dispatcher::event::{
-    Action, AttemptId, CallId, ClientId, Event, Incarnation, Level, Mark, StopSignal, Ticket, UpstreamId,
+    Action, AttemptId, CallId, ClientId, Event, Incarnation, Mark, StopSignal, Ticket, UpstreamId,
 };
 use crate::dispatcher::{Dispatcher, Settings};
 use crate::exit::ExitStatus;
-use crate::ports::http::{HttpUpstream, RemoteServer};
+use crate::ports::link::{Link, Reach};
 use crate::ports::log::{Line, Log};
 use crate::ports::outbox::{Outbox, Report, Watch};
-use crate::ports::upstream_stdio::{UpstreamProcess, Wiring, outbox_event};
+use crate::ports::upstream_stdio::{Wiring, outbox_event};
 use crate::ports::{client_stdio, signals};
 use crate::record::{AuditRow, CallEvent, DeadLetter, Execution, LateResult, Server};
 
@@ -77,71 +76,6 @@ pub struct Session<K> {
     pub log: Log,
     /// Starts the record keeper, which reports to the given channel.
     pub keeper: Box<dyn FnOnce(Sender<Event>) -> std::io::Result<K>>,
-}
-
-/// How a server is reached.
-pub enum Reach {
-    /// It is started: its command and arguments.
-    Command(Vec<OsString>),
-    /// It runs elsewhere.
-    Remote(Box<RemoteServer>),
-}
-
-/// One life of the upstream.
-enum Link {
-    Process(UpstreamProcess),
-    Remote(HttpUpstream),
-}
-
-impl Link {
-    fn send(&self, bytes: Vec<u8>, attempt: Option<AttemptId>) -> Option<Report> {
-        match self {
-            Link::Process(process) => process.outbox.send(bytes, attempt),
-            Link::Remote(remote) => {
-                let before = remote.level();
-                remote.send(bytes, attempt);
-                // What is known at once must not wait behind what else happened.
-                let level = remote.level();
-                (level != before).then_some(Report::Level(level))
-            }
-        }
-    }
-
-    fn level(&self) -> Level {
-        match self {
-            Link::Process(process) => process.outbox.level(),
-            Link::Remote(remote) => remote.level(),
-        }
-    }
-
-    /// Gives up what waits: of these attempts not one byte left. A remote server's requests report that themselves.
-    fn abandon(&self) -> Vec<AttemptId> {
-        match self {
-            Link::Process(process) => process.outbox.abandon(),
-            Link::Remote(_) => Vec::new(),
-        }
-    }
-
-    fn close(&self) {
-        match self {
-            Link::Process(process) => process.outbox.close(),
-            Link::Remote(remote) => remote.close(),
-        }
-    }
-
-    fn signal(&self, signal: StopSignal) {
-        match self {
-            Link::Process(process) => process.signal(signal),
-            Link::Remote(remote) => remote.abort(),
-        }
-    }
-
-    fn reap(self) {
-        match self {
-            Link::Process(process) => process.reap(),
-            Link::Remote(remote) => remote.abort(),
-        }
-    }
 }
 
 struct Runtime<K> {
@@ -331,15 +265,7 @@ impl<K: Keeper> Runtime<K> {
             old.signal(StopSignal::Kill);
             old.reap();
         }
-        let started = match &self.reach {
-            Reach::Command(argv) => {
-                UpstreamProcess::start(argv, None, upstream, incarnation, self.frame_bytes_max, &self.wiring)
-                    .map(Link::Process)
-            }
-            Reach::Remote(server) => {
-                HttpUpstream::start(server, upstream, incarnation, self.clock, &self.wiring).map(Link::Remote)
-            }
-        };
+        let started = Link::start(&self.reach, upstream, incarnation, self.frame_bytes_max, self.clock, &self.wiring);
         match started {
             Ok(link) => self.link = Some((incarnation, link)),
             Err(error) => self.said.push_back(Event::UpstreamStartFailed { upstream, incarnation, error }),

@@ -641,3 +641,43 @@ fn a_call_in_flight_is_found_after_a_kill() {
     let facts = ended.queued("tool_name, failure_class, failure_executed, failure_attempts, arguments");
     assert_eq!(facts, [r#"write|interrupted|maybe|1|{"n":1}"#], "{}", ended.stderr);
 }
+
+#[test]
+fn a_replay_reaches_the_stored_server_and_headers_go_to_whom_they_belong() {
+    let broken = Arc::new(AtomicUsize::new(1));
+    let own = Arc::clone(&broken);
+    let config = format!("{FAST}\nupstream: {{http: {{headers: {{Authorization: Bearer t0psecret}}}}}}");
+    let (mut session, server) = opened("http-replay", &config, move |seen, stream| match own.load(Ordering::SeqCst) {
+        1 => put(stream, reply(500, "", "")),
+        _ => put(stream, json(&ok(seen))),
+    });
+    for id in ["1", "2", "3"] {
+        assert_eq!(outcome(&session.call(id, "write", &format!("{{\"n\":{id}.50}}"))), "transport maybe 1");
+    }
+    let ended = session.finish();
+    let stored = ended.queued("server_transport, server_argv");
+    assert_eq!(stored[0], format!("http|[\"{}\"]", server.url()));
+    let ids = ended.queued("id");
+    broken.store(0, Ordering::SeqCst);
+    let replayed = |args: String| {
+        let before = server.got("tools/call").len();
+        let output = ended.command(&args);
+        assert!(output.stdout.contains("replay ok"), "{args}: {output:?}");
+        let calls = server.got("tools/call").split_off(before);
+        assert_eq!(calls.len(), 1, "{args}");
+        assert!(calls[0].body.contains(".50}"), "{args}: {}", calls[0].body);
+        (calls[0].header("authorization").map(str::to_owned), output.stderr)
+    };
+    // Whose headers they are, a stored URL does not say.
+    let (sent, said) = replayed(format!("replay run {}", ids[0]));
+    assert_eq!(sent, None);
+    assert!(said.contains("no headers and no client certificate are sent"), "{said}");
+    let (sent, said) = replayed(format!("replay run {} --http {}", ids[1], server.url()));
+    assert_eq!(sent.as_deref(), Some("Bearer t0psecret"));
+    assert!(!said.contains("no headers"), "{said}");
+    let origin = server.url().replace("/mcp", "");
+    let origins = format!("upstream: {{http: {{origins: {{\"{origin}\": {{headers: {{Authorization: today}}}}}}}}}}");
+    ended.dir.write("mcprelay.config.yaml", &origins);
+    let (sent, _) = replayed(format!("replay run {}", ids[2]));
+    assert_eq!(sent.as_deref(), Some("today"));
+}

@@ -15,13 +15,14 @@ use crate::dispatcher::event::{AttemptId, CallId, Event, Ticket};
 use crate::exit::ExitStatus;
 use crate::identity::Identities;
 use crate::ports::http::RemoteServer;
+use crate::ports::link::Reach;
 use crate::ports::log::{Line, Log};
 use crate::ports::outbox::Watch;
 use crate::record::redact::Redactor;
 use crate::record::render::log_line;
 use crate::record::seal::Keyring;
 use crate::record::{AuditRow, CallEvent, DeadLetter, Execution, LateResult, Server, Transport};
-use crate::runtime::{self, Keeper, Reach, Session};
+use crate::runtime::{self, Keeper, Session};
 use crate::store::place::{Place, state_dir};
 use crate::store::recorder::{Recorder, RecorderSettings};
 use crate::store::rescue::{Rescue, Rescued, Rescuer};
@@ -102,7 +103,7 @@ fn start(
                 settings: settings.http.clone(),
                 is_own: true,
             })),
-            None => Reach::Command(args.server.clone()),
+            None => Reach::Command { argv: args.server.clone(), cwd: None },
         },
         seed: crate::random::u64(),
         clock,

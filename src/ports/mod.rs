@@ -2,6 +2,7 @@
 
 pub mod client_stdio;
 pub mod http;
+pub mod link;
 pub mod log;
 pub mod outbox;
 pub mod reader;

@@ -52,6 +52,23 @@ pub struct RemoteServer {
     pub is_own: bool,
 }
 
+impl RemoteServer {
+    /// What is configured for another server, or for one that nobody has named, is not sent to this one: a text that
+    /// says so, if that may be a surprise.
+    #[must_use]
+    pub fn withheld(&self) -> Option<String> {
+        let none = OriginSettings::default();
+        let withheld = self.settings.own != none && self.settings.for_url(&self.url, self.is_own) == none;
+        withheld.then(|| {
+            let (shown, origin) = (self.url.shown(), self.url.origin());
+            format!(
+                "no headers and no client certificate are sent to {shown}: name it with --http, or its origin {origin:?} \
+                 in upstream.http.origins"
+            )
+        })
+    }
+}
+
 /// A conversation with a remote server.
 pub struct HttpUpstream {
     shared: Arc<Shared>,
