@@ -51,7 +51,10 @@ pub(super) enum What {
     /// What the server has to say by itself is listened to (legacy).
     Listen,
     /// The stream of the older HTTP+SSE transport, over which all answers come.
-    Stream,
+    Stream {
+        /// How many streams ended before this one without an answer in between.
+        lost: u32,
+    },
     /// The session is ended.
     Delete,
 }
@@ -172,6 +175,8 @@ pub(super) struct Conversation {
     memory: Memory,
     tools: Tools<Sent>,
     listening: Option<u64>,
+    /// Streams of an HTTP+SSE server that ended since the last answer.
+    streams_lost: u32,
     level: Level,
     closing: bool,
     ended: bool,
@@ -209,6 +214,7 @@ impl Conversation {
             memory: Memory::default(),
             tools: Tools::default(),
             listening: None,
+            streams_lost: 0,
             level: Level::Low,
             closing: false,
             ended: false,
@@ -250,13 +256,18 @@ impl Conversation {
         self.turn_over()
     }
 
-    /// Ends the conversation politely: streams are closed, then the session is.
+    /// Ends the conversation politely: streams are closed, what was told is still delivered, then the session is ended.
     pub(super) fn close(&mut self) -> Vec<Out> {
         if !std::mem::replace(&mut self.closing, true) {
-            self.shut_all();
-            if let Some(session) = self.session.clone() {
-                let headers = self.session_headers();
-                self.start(Why::Delete, None, Some(session), What::Delete, headers);
+            let told = |running: &Running| {
+                matches!(running.why, Why::Lane | Why::Initialized)
+                    || running.sent.as_ref().is_some_and(|sent| matches!(sent.message.role, Role::Response { .. }))
+            };
+            let open = self.running.iter().filter(|(_, running)| !told(running)).map(|(id, _)| *id);
+            self.out.extend(open.map(Out::Shut));
+            self.held.retain(|sent| !matches!(sent.message.role, Role::Request { .. }));
+            if !matches!(self.mode, Mode::Sse { endpoint: None, .. }) {
+                self.move_lane();
             }
         }
         self.turn_over()
@@ -265,7 +276,8 @@ impl Conversation {
     /// Ends the conversation at once.
     pub(super) fn abort(&mut self) -> Vec<Out> {
         self.closing = true;
-        self.shut_all();
+        let running: Vec<u64> = self.running.keys().copied().collect();
+        self.out.extend(running.into_iter().map(Out::Shut));
         if !std::mem::replace(&mut self.ended, true) {
             self.out.push(Out::Ended);
         }
@@ -313,7 +325,9 @@ impl Conversation {
     // --- sending ---
 
     fn must_hold(&mut self) -> bool {
-        if let Mode::Sse { stream: None, .. } = self.mode {
+        if let Mode::Sse { stream: None, .. } = self.mode
+            && !self.closing
+        {
             self.open_stream();
         }
         let no_endpoint = matches!(self.mode, Mode::Sse { endpoint: None, .. });
@@ -420,7 +434,8 @@ impl Conversation {
     }
 
     fn open_stream(&mut self) {
-        let id = self.start(Why::Stream, None, None, What::Stream, Vec::new());
+        let lost = self.streams_lost;
+        let id = self.start(Why::Stream, None, None, What::Stream { lost }, Vec::new());
         self.mode = Mode::Sse { stream: Some(id), endpoint: None };
     }
 
@@ -467,13 +482,6 @@ impl Conversation {
         self.held.len() + self.renewing.as_ref().map_or(0, |renewing| renewing.waiting.len()) + self.tools.waiting.len()
     }
 
-    fn shut_all(&mut self) {
-        let running: Vec<u64> = self.running.keys().copied().collect();
-        self.out.extend(running.into_iter().map(Out::Shut));
-        self.held.clear();
-        self.lane.clear();
-    }
-
     // --- answers ---
 
     fn answered_by(&mut self, exchange: u64, session: Option<String>, message: Message) -> Option<Vec<u8>> {
@@ -493,6 +501,7 @@ impl Conversation {
             Some(running) => running,
             None => self.running.get(&exchange).cloned()?,
         };
+        self.streams_lost = 0;
         let shown = self.take_answer(&running, exchange, session, message);
         if of_stream {
             // An HTTP+SSE server's answer ends the request; its exchange was over when it was accepted.
@@ -577,6 +586,7 @@ impl Conversation {
                 self.listening = None;
                 if let End::Failed(failed) = end
                     && failed.session_is_gone()
+                    && session.is_some()
                     && session == self.session
                 {
                     self.renew();
@@ -799,6 +809,7 @@ impl Conversation {
         }
         if named && !self.closing {
             self.out.push(Out::Diagnose(text));
+            self.streams_lost = self.streams_lost.saturating_add(1);
             if self.memory.handshake_done() {
                 self.open_stream();
             }
@@ -876,8 +887,17 @@ impl Conversation {
             self.out.push(Out::Level(level));
         }
         if self.closing && !self.ended && self.running.is_empty() {
-            self.ended = true;
-            self.out.push(Out::Ended);
+            match self.session.take() {
+                Some(session) => {
+                    let mut headers = vec![("Mcp-Session-Id".to_owned(), session.clone())];
+                    headers.extend(self.session_headers());
+                    self.start(Why::Delete, None, Some(session), What::Delete, headers);
+                }
+                None => {
+                    self.ended = true;
+                    self.out.push(Out::Ended);
+                }
+            }
         }
         std::mem::take(&mut self.out)
     }
@@ -907,3 +927,6 @@ fn is_mismatch(message: &Message) -> bool {
     let code = message.error().and_then(|error| error.member("code"));
     code.is_some_and(|code| code.text() == b"-32020")
 }
+
+#[cfg(test)]
+mod tests;

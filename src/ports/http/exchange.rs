@@ -119,7 +119,7 @@ impl Run<'_> {
             What::Ask { bytes, id, resumable } => self.ask(bytes, id, *resumable),
             What::Tell { bytes } => self.tell(bytes),
             What::Listen => self.listen(),
-            What::Stream => self.stream(),
+            What::Stream { lost } => self.stream(*lost),
             What::Delete => self.delete(),
         };
         match result {
@@ -236,6 +236,7 @@ impl Run<'_> {
     fn listen(&self) -> Result<(), Failed> {
         let mut progress = Progress::default();
         let mut delay = RECONNECT;
+        let mut opened = false;
         loop {
             let last_id = (!progress.last_id.is_empty()).then_some(&progress.last_id[..]);
             match self.request(Method::GET, b"", last_id) {
@@ -244,6 +245,7 @@ impl Run<'_> {
                         // There is no stream, and asking again would not make one.
                         return Ok(());
                     }
+                    opened = true;
                     let started = self.shared.clock.now().mono;
                     progress.messages = false;
                     if matches!(self.read_stream(response, &mut progress, None, None), Ended::Unwanted) {
@@ -255,7 +257,8 @@ impl Run<'_> {
                     }
                 }
                 Ok(response) => match response.status().as_u16() {
-                    404 => return self.refused(response, None),
+                    // A session that had a stream is gone; without that it may be the way in which it says "no stream".
+                    404 if opened => return self.refused(response, None),
                     // Its last stream still counts as open, or it has no time: later.
                     409 | 429 | 500..=599 => drain(response),
                     _ => return Ok(()),
@@ -272,7 +275,13 @@ impl Run<'_> {
     }
 
     /// The stream of the older transport.
-    fn stream(&self) -> Result<(), Failed> {
+    fn stream(&self, lost: u32) -> Result<(), Failed> {
+        if lost > 0 {
+            let delay = RECONNECT.mul_f64(1.5_f64.powi(i32::try_from(lost - 1).unwrap_or(i32::MAX).min(20)));
+            if !self.control.wait(jittered(delay.min(RECONNECT_MAX), self.exchange.id)) {
+                return Err(self.not_there("the stream was closed"));
+            }
+        }
         let response = self.request(Method::GET, b"", None)?;
         if !response.status().is_success() {
             return self.refused(response, None);
@@ -390,7 +399,7 @@ impl Run<'_> {
     fn deliver_message(&self, message: Message, session: Option<&str>, id: Option<&RequestId>) -> Delivered {
         let answers =
             matches!((&message.role, id), (Role::Response { id: Some(theirs) }, Some(ours)) if same(theirs, ours));
-        let of_stream = id.is_none() && matches!(self.exchange.what, What::Stream);
+        let of_stream = id.is_none() && matches!(self.exchange.what, What::Stream { .. });
         let shown = if answers || (of_stream && matches!(message.role, Role::Response { .. })) {
             self.shared.answering(self.exchange.id, session.map(str::to_owned), message)
         } else {

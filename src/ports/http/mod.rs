@@ -276,7 +276,7 @@ impl Shared {
         let endpoint = lock(&self.conversation).endpoint().and_then(|url| Url::parse(url).ok());
         match what {
             What::Ask { .. } | What::Tell { .. } => endpoint.unwrap_or_else(|| self.url()),
-            What::Listen | What::Stream | What::Delete => self.url(),
+            What::Listen | What::Stream { .. } | What::Delete => self.url(),
         }
     }
 
@@ -286,7 +286,7 @@ impl Shared {
 
     fn moved(&self, what: &What, to: &Url) {
         // The endpoint of the older transport moves by itself.
-        if matches!(what, What::Stream) || lock(&self.conversation).endpoint().is_none() {
+        if matches!(what, What::Stream { .. }) || lock(&self.conversation).endpoint().is_none() {
             *lock(&self.moved) = Some(to.clone());
         }
     }
