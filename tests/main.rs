@@ -10,6 +10,7 @@ mod features;
 mod framing;
 mod http;
 mod http_faults;
+mod http_oauth;
 mod http_tls;
 mod ids;
 mod json_text;

@@ -7,7 +7,7 @@ use super::place::{Place, is_header_name};
 use super::reader::{Findings, Section, Show, describe, text};
 use super::settings::{Env, MILLIS_MAX};
 use super::tree::Tree;
-use crate::ports::http::settings::{HttpSettings, OriginSettings, ProxyChoice, Secret};
+use crate::ports::http::settings::{HttpSettings, OAuthSettings, OriginSettings, ProxyChoice, Secret};
 use crate::wire::url::Url;
 
 /// Headers that the transport itself sets for each message; any other value would break it.
@@ -16,10 +16,11 @@ const OURS: [&str; 8] =
 
 /// Reads the section under `upstream`.
 pub(super) fn http(upstream: &Section<'_>, env: Env<'_>, findings: &mut Findings) -> HttpSettings {
-    const KNOWN: [&str; 10] = [
+    const KNOWN: [&str; 11] = [
         "headers",
         "client_cert",
         "client_key",
+        "oauth",
         "origins",
         "ca_file",
         "proxy",
@@ -37,7 +38,7 @@ pub(super) fn http(upstream: &Section<'_>, env: Env<'_>, findings: &mut Findings
         for (name, tree) in all.entries {
             let place = all.place.key(name);
             let one = Section::of(tree, place.clone(), findings);
-            one.only(&["headers", "client_cert", "client_key"], findings);
+            one.only(&["headers", "client_cert", "client_key", "oauth"], findings);
             let settings = origin(&one, env, findings);
             match Url::parse(name) {
                 Ok(url) if url.text() == format!("{}/", url.origin()) => {
@@ -84,7 +85,47 @@ fn origin(section: &Section<'_>, env: Env<'_>, findings: &mut Findings) -> Origi
             None
         }
     };
-    OriginSettings { headers: headers(section, env, findings), client_cert }
+    let headers = headers(section, env, findings);
+    let oauth = section.get("oauth").and_then(|_| oauth(section, env, findings));
+    if oauth.is_some() && headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("authorization")) {
+        findings.value(section.place.key("oauth"), "there is a header Authorization too", "keep one of them");
+    }
+    OriginSettings { headers, client_cert, oauth }
+}
+
+fn oauth(parent: &Section<'_>, env: Env<'_>, findings: &mut Findings) -> Option<OAuthSettings> {
+    const KNOWN: [&str; 6] = ["token_url", "issuer", "client_id", "client_secret", "scope", "resource"];
+    let section = parent.section("oauth", &KNOWN, findings);
+    let url = |key: &str, findings: &mut Findings| {
+        let text = section.text(key, Show::Kind, findings)?;
+        let url = Url::parse(text).ok().filter(|url| url.is_https() || url.is_loopback());
+        if url.is_none() {
+            let found = "found a text that is no https:// URL (not shown)";
+            findings.value(section.place.key(key), found, "write one; http:// is allowed on this machine alone");
+        }
+        url.map(|url| (url, text.to_owned()))
+    };
+    let token_url = url("token_url", findings).map(|(url, _)| url);
+    // Compared character by character with what the issuer says of itself.
+    let issuer = url("issuer", findings).map(|(_, text)| text);
+    if token_url.is_some() && issuer.is_some() {
+        findings.value(section.place.key("issuer"), "there is a token_url too", "keep one of them");
+    }
+    let needed = |key: &str, findings: &mut Findings| match section.get(key) {
+        Some(tree) => secret(tree, section.place.key(key), env, findings),
+        None => {
+            findings.value(
+                section.place.clone(),
+                format!("the key {key} is missing"),
+                "write {env: NAME} or {file: PATH}",
+            );
+            None
+        }
+    };
+    let (client_id, client_secret) = (needed("client_id", findings), needed("client_secret", findings));
+    let text = |key: &str, findings: &mut Findings| section.text(key, Show::Value, findings).map(str::to_owned);
+    let (scope, resource) = (text("scope", findings), text("resource", findings));
+    Some(OAuthSettings { token_url, issuer, client_id: client_id?, client_secret: client_secret?, scope, resource })
 }
 
 fn headers(parent: &Section<'_>, env: Env<'_>, findings: &mut Findings) -> Vec<(String, Secret)> {
@@ -299,6 +340,20 @@ mod tests {
             (r#"{origins: {"https://h": {}, "https://H:443": {}}}"#, "this origin stands here twice"),
             (r#"{origins: {"https://h": {ca_file: x}}}"#, "ca_file: unknown key"),
             (r#"{proxy: "socks5://u:s3cret@h"}"#, "is no URL of a proxy (not shown)"),
+            (r#"{oauth: {client_id: a}}"#, "http.oauth: the key client_secret is missing"),
+            (
+                r#"{oauth: {client_id: a, client_secret: "${NOPE}"}}"#,
+                "oauth.client_secret: the environment variable NOPE",
+            ),
+            (r#"{oauth: {token_url: "http://h/s3cret", client_id: a, client_secret: b}}"#, "is no https:// URL"),
+            (
+                r#"{oauth: {token_url: "https://h/", issuer: "https://h", client_id: a, client_secret: b}}"#,
+                "there is a token_url too",
+            ),
+            (
+                r#"{headers: {authorization: x}, oauth: {client_id: a, client_secret: b}}"#,
+                "there is a header Authorization too",
+            ),
             (r#"{proxy: true}"#, "found a value that is no text (not shown)"),
             (r#"{max_response_bytes: 1}"#, "write a whole number from 4096"),
         ] {

@@ -415,12 +415,33 @@ impl Run<'_> {
 
     // --- HTTP ---
 
-    /// Sends a request and reads the head of its response. Redirects inside the origin are followed: such a response says
-    /// that nothing was done yet.
+    /// Sends a request and reads the head of its response. A refused access token is replaced once: such a response says
+    /// that nothing was done (RFC 9110 section 15.5.2).
     fn request(&self, method: Method, body: &[u8], last_id: Option<&[u8]>) -> Result<Response<Body>, Failed> {
+        let Some(tokens) = &self.shared.tokens else { return self.request_as(&method, body, last_id, None) };
+        let token = tokens.token()?;
+        let response = self.request_as(&method, body, last_id, Some(&token))?;
+        if response.status() != StatusCode::UNAUTHORIZED {
+            return Ok(response);
+        }
+        drain(response);
+        tokens.refused(&token);
+        let token = tokens.token()?;
+        self.request_as(&method, body, last_id, Some(&token))
+    }
+
+    /// Sends a request with this access token. Redirects inside the origin are followed: such a response says
+    /// that nothing was done yet.
+    fn request_as(
+        &self,
+        method: &Method,
+        body: &[u8],
+        last_id: Option<&[u8]>,
+        token: Option<&str>,
+    ) -> Result<Response<Body>, Failed> {
         let mut url = self.shared.target(&self.exchange.what);
         for _ in 0..=REDIRECTS_MAX {
-            let response = self.request_at(&url, &method, body, last_id)?;
+            let response = self.request_at(&url, method, body, last_id, token)?;
             if !matches!(response.status().as_u16(), 307 | 308) {
                 return Ok(response);
             }
@@ -444,6 +465,7 @@ impl Run<'_> {
         method: &Method,
         body: &[u8],
         last_id: Option<&[u8]>,
+        token: Option<&str>,
     ) -> Result<Response<Body>, Failed> {
         let own = self.shared.secret_headers().map_err(|error| Failed::not_sent(&error))?;
         let mut request = Request::builder().method(method.clone()).uri(url.text());
@@ -461,6 +483,9 @@ impl Run<'_> {
         }
         for (name, value) in &own {
             request = request.header(name, value);
+        }
+        if let Some(token) = token {
+            request = request.header("Authorization", format!("Bearer {token}"));
         }
         self.line.begin(self.exchange.attempt);
         if self.control.is_cut() {

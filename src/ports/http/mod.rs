@@ -9,6 +9,7 @@ mod exchange;
 mod failure;
 mod line;
 mod memory;
+mod oauth;
 mod refusal;
 pub mod settings;
 mod tls;
@@ -25,6 +26,7 @@ use self::conversation::{Conversation, End, Exchange, Out, What};
 use self::exchange::{Control, Run};
 use self::failure::Failed;
 use self::line::Way;
+use self::oauth::Tokens;
 use self::settings::{HttpSettings, OriginSettings};
 use super::log::Line as LogLine;
 use super::upstream_stdio::Wiring;
@@ -101,6 +103,7 @@ struct Shared {
     /// Where the server said that it is, within its origin.
     moved: Mutex<Option<Url>>,
     origin: OriginSettings,
+    tokens: Option<Tokens>,
     response_bytes_max: usize,
     clock: Clock,
     upstream: UpstreamId,
@@ -135,6 +138,10 @@ impl HttpUpstream {
         let tls = tls::client_config(settings.ca_file.as_deref(), origin.client_cert.as_ref(), roots.as_deref())?;
         // A secret that cannot be read is better found now than with the first call.
         origin.headers.iter().try_for_each(|(_, secret)| secret.value().map(drop))?;
+        let log = wiring.log.clone();
+        let say = Box::new(move |text| log.diagnose(text));
+        let tokens = origin.oauth.clone();
+        let tokens = tokens.map(|oauth| Tokens::new(oauth, settings.clone(), server.url.clone(), clock, say));
         let way = Way::new(settings.clone(), tls, proxy.transpose()?, wiring.watch.clone());
         let (conversation, out) = match server.sse {
             true => Conversation::sse(),
@@ -149,6 +156,7 @@ impl HttpUpstream {
             base: server.url.clone(),
             moved: Mutex::new(None),
             origin,
+            tokens,
             response_bytes_max: settings.response_bytes_max,
             clock,
             upstream,

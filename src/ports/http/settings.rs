@@ -64,6 +64,23 @@ pub(super) fn read_file(path: &Path, bytes_max: usize) -> Result<Vec<u8>, String
     }
 }
 
+/// How access tokens are got: as a machine, by the client credentials grant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OAuthSettings {
+    /// Where tokens are asked for; else it is found out.
+    pub token_url: Option<Url>,
+    /// Who gives tokens; else the server is asked.
+    pub issuer: Option<String>,
+    /// Who we are there.
+    pub client_id: Secret,
+    /// By what we are known.
+    pub client_secret: Secret,
+    /// What the token is to allow; else the authorization server decides.
+    pub scope: Option<String>,
+    /// What the token is for; else what the server says of itself.
+    pub resource: Option<String>,
+}
+
 /// What is sent to one origin and to no other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OriginSettings {
@@ -71,6 +88,8 @@ pub struct OriginSettings {
     pub headers: Vec<(String, Secret)>,
     /// PEM files of a client certificate with its chain, and of its key.
     pub client_cert: Option<(PathBuf, PathBuf)>,
+    /// Access tokens.
+    pub oauth: Option<OAuthSettings>,
 }
 
 /// Which proxy is used.
@@ -218,7 +237,7 @@ mod tests {
     fn settings_of_one_origin_go_to_no_other() {
         let origin = |value: &str| OriginSettings {
             headers: vec![("Authorization".into(), Secret::Text(value.into()))],
-            client_cert: None,
+            ..OriginSettings::default()
         };
         let settings = HttpSettings {
             own: origin("own"),
