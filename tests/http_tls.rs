@@ -1,7 +1,11 @@
 //! Encrypted connections to remote servers (hazard HTT-12), with an authority of the tests' own.
 
+use std::io::BufReader;
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+
 use crate::http::{FAST, INITIALIZE, INITIALIZED, outcome};
-use crate::support::http::{HttpServer, encrypted, json, legacy, ok, put, tls_file};
+use crate::support::http::{HttpServer, encrypted, json, legacy, ok, put, read_request, reply, tls_file};
 use crate::support::session::session;
 
 /// A legacy server behind encryption; gives the port, and keeps the server alive.
@@ -82,4 +86,69 @@ fn a_client_certificate_opens_what_is_closed_without_it() {
     let ended = session("mtls-swapped").config(&config).remote("http", &url).start().finish();
     assert_eq!(ended.code, Some(3), "{}", ended.stderr);
     assert!(ended.stderr.contains("do not fit together"), "{}", ended.stderr);
+}
+
+/// A proxy that connects to whatever it is asked for, or refuses; gives its port and what it was asked.
+fn proxy(refuses: bool) -> (u16, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let log = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let mut reader = BufReader::new(client.try_clone().expect("a handle"));
+            let Some(request) = read_request(&mut reader, 1) else { continue };
+            let credential = request.header("proxy-authorization").unwrap_or("none");
+            log.lock().expect("no panic").push(format!("{} {} {credential}", request.method, request.target));
+            if refuses {
+                put(&mut client, reply(407, "", ""));
+                continue;
+            }
+            // The name is the proxy's to look up; every name is this machine here.
+            let port = request.target.rsplit(':').next().expect("a port").to_owned();
+            let mut server = TcpStream::connect(format!("127.0.0.1:{port}")).expect("the server");
+            put(&mut client, b"HTTP/1.1 200 OK\r\n\r\n");
+            let (mut up, mut back) = (server.try_clone().expect("a handle"), client.try_clone().expect("a handle"));
+            std::thread::spawn(move || std::io::copy(&mut client, &mut up));
+            std::thread::spawn(move || std::io::copy(&mut server, &mut back));
+        }
+    });
+    (port, asked)
+}
+
+#[test]
+fn htt_12_a_proxy_is_used_and_what_it_refuses_was_not_sent() {
+    let (port, server) = secure(false);
+    // A proxy that is configured counts for every name, one from a variable not for this machine.
+    for (refuses, by_variable) in [(false, false), (true, false), (false, true)] {
+        let (proxy_port, asked) = proxy(refuses);
+        let way = format!("http://u:pr0xy-secret@127.0.0.1:{proxy_port}");
+        let http = match by_variable {
+            true => format!("ca_file: {}", tls_file("ca.pem").display()),
+            false => format!("ca_file: {}, proxy: \"{way}\"", tls_file("ca.pem").display()),
+        };
+        let config = format!("{FAST}\nupstream: {{http: {{{http}}}}}");
+        let mut setup =
+            session("htt-12-proxy").config(&config).remote("http", &format!("https://localhost:{port}/mcp"));
+        if by_variable {
+            setup = setup.started(|start| start.env("HTTPS_PROXY", "http://127.0.0.1:1"));
+        }
+        let before = server.seen().len();
+        let mut session = setup.start();
+        let answer = session.call("1", "t", "{}");
+        let ended = session.finish();
+        let asked = asked.lock().expect("no panic").clone();
+        if by_variable {
+            assert_eq!(answer.at("result.ok"), "true", "this machine is not proxied by accident");
+            assert!(asked.is_empty());
+        } else if refuses {
+            assert_eq!(outcome(&answer), "transport no 3", "{answer:?}");
+            assert!(answer.at("error.message").contains("the proxy refused"), "{answer:?}");
+            assert_eq!(server.seen().len(), before);
+        } else {
+            assert_eq!(answer.at("result.ok"), "true");
+            assert_eq!(asked, [format!("CONNECT localhost:{port} Basic dTpwcjB4eS1zZWNyZXQ=")]);
+        }
+        assert!(!ended.stderr.contains("pr0xy-secret") && !answer.text().contains("pr0xy-secret"));
+    }
 }
