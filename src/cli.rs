@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::clock::Wall;
-use crate::config::{ATTEMPTS_MAX, MILLIS_MAX, Overrides, url_authority};
+use crate::config::{ATTEMPTS_MAX, MILLIS_MAX, Overrides, Url};
 use crate::record::anchor::Anchor;
 use crate::record::{AuditKind, FailureClass, Status};
 use crate::suggest::nearest;
@@ -130,8 +130,8 @@ pub const COMMANDS: &[CommandSpec] = &[
     },
     CommandSpec {
         words: "run",
-        usage: "[options] -- <command> [args…]",
-        about: "Start an MCP server and relay between it and the client on stdin and stdout.",
+        usage: "[options] -- <command> [args…] | --http <url>",
+        about: "Start an MCP server, or reach a remote one, and relay between it and the client on stdin and stdout.",
         detail: "Options stand before --; everything after it belongs to the server. An option given twice: the last \
                  one counts. --timeout-ms and --max-attempts beat the file, also its per_tool entries.",
         options: &[
@@ -141,7 +141,8 @@ pub const COMMANDS: &[CommandSpec] = &[
             opt("identity", "name", "The caller of calls without a credential, instead of identity.profile."),
             flag("policy-dry-run", "Judge every call and log the verdict, but refuse none."),
             opt("faults", "path", "Make calls fail on purpose as this file says, instead of the section faults."),
-            opt("http", "url", "A remote server; not yet available in this version."),
+            opt("http", "url", "Relay to this remote server instead of starting one (Streamable HTTP)."),
+            opt("sse", "url", "The same, for a server that knows only the older HTTP+SSE transport."),
         ],
         server: ServerPart::Required,
         exits: &[
@@ -197,7 +198,7 @@ pub const COMMANDS: &[CommandSpec] = &[
         words: "replay run",
         usage: "(<id> | --all) [options] [-- <command> [args…]]",
         about: "Make one stored call again, once; or all that wait, oldest first.",
-        detail: "The server is started as it was then, or as given after --. With --all the filters narrow what is made \
+        detail: "The server is started or reached as it was then, or as given after --. With --all the filters narrow what is made \
                  again: all pending and failed calls unless --status says otherwise, each at most once, and one server \
                  process for all calls of a server. Ctrl-C ends after the call in hand, a second one at once.",
         options: &[
@@ -210,7 +211,8 @@ pub const COMMANDS: &[CommandSpec] = &[
             flag("force", "Call although an earlier execution is known or the call is not replayable."),
             flag("force-policy", "Call although the policy denies it."),
             opt("timeout-ms", "n", "Time limit in milliseconds instead of the tool's own."),
-            opt("http", "url", "A remote server; not yet available in this version."),
+            opt("http", "url", "This remote server instead of the stored one; upstream.http.headers belong to it."),
+            opt("sse", "url", "The same, for a server that knows only the older HTTP+SSE transport."),
             flag("all", "All calls that the filters take."),
             opt(
                 "status",
@@ -608,8 +610,19 @@ pub struct RunArgs {
     pub overrides: Overrides,
     /// `--faults`.
     pub faults: Option<PathBuf>,
-    /// The server's command and arguments, exactly as given. Never empty, nor is the command.
+    /// The server's command and arguments, exactly as given. Empty if there is a `remote`.
     pub server: Vec<OsString>,
+    /// `--http` or `--sse`.
+    pub remote: Option<Remote>,
+}
+
+/// A server that runs elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Its address.
+    pub url: Url,
+    /// It speaks the older HTTP+SSE transport only.
+    pub sse: bool,
 }
 
 /// The arguments of `validate`.
@@ -710,6 +723,8 @@ pub struct ReplayRunArgs {
     pub json: bool,
     /// The server to start instead of the stored one; if given, not empty.
     pub server: Option<Vec<OsString>>,
+    /// `--http` or `--sse`: the remote server instead of the stored one.
+    pub remote: Option<Remote>,
 }
 
 /// One `--set…` option.
@@ -783,6 +798,8 @@ pub struct ReplayRunAllArgs {
     pub json: bool,
     /// The server to start instead of the stored ones; if given, not empty.
     pub server: Option<Vec<OsString>>,
+    /// `--http` or `--sse`: the remote server instead of the stored ones.
+    pub remote: Option<Remote>,
 }
 
 /// The arguments of `replay stats`.
@@ -1277,6 +1294,26 @@ fn shown(token: &OsStr) -> String {
 }
 
 impl Given {
+    /// `--http` or `--sse`.
+    fn remote(&self) -> Result<Option<Remote>, UsageError> {
+        let http = self.text("http")?.map(|url| ("http", url));
+        let given = match (http, self.text("sse")?.map(|url| ("sse", url))) {
+            (Some(_), Some(_)) => return self.error("--http and --sse exclude each other".to_owned()),
+            (http, sse) => http.or(sse),
+        };
+        match given {
+            None => Ok(None),
+            Some((option, _)) if self.server.is_some() => {
+                self.error(format!("--{option} and -- <command> exclude each other"))
+            }
+            Some((option, url)) => match Url::parse(&url) {
+                Ok(url) => Ok(Some(Remote { url, sse: option == "sse" })),
+                // A URL may hold a secret, so only its fault is told.
+                Err(fault) => self.error(format!("--{option}: not a URL like https://host/mcp: {fault}")),
+            },
+        }
+    }
+
     fn error<T>(&self, message: String) -> Result<T, UsageError> {
         Err(UsageError { message, topic: self.spec.words })
     }
@@ -1518,20 +1555,13 @@ fn parse_run(args: &[OsString]) -> Result<Command, UsageError> {
     };
     let config = given.path("config")?;
     let faults = given.path("faults")?;
-    if let Some(url) = given.text("http")? {
-        if url_authority(&url, &["http", "https"]).is_none() {
-            // A URL may hold a password, so only its form is told.
-            return given.error("--http: the value is not a URL like https://host/mcp".to_owned());
-        }
-        if given.server.is_some() {
-            return given.error("--http and -- <command> exclude each other".to_owned());
-        }
-        return given.error("--http is not yet available in this version; give a command behind --".to_owned());
+    let remote = given.remote()?;
+    if given.server.is_none() && remote.is_none() {
+        let usage = "mcprelay run [options] -- <command> [args…], or mcprelay run [options] --http <url>";
+        return given.error(format!("the server is missing: {usage}"));
     }
-    match given.server {
-        Some(server) => Ok(Command::Run(RunArgs { config, overrides, faults, server })),
-        None => given.error("the server is missing: mcprelay run [options] -- <command> [args…]".to_owned()),
-    }
+    let server = given.server.unwrap_or_default();
+    Ok(Command::Run(RunArgs { config, overrides, faults, server, remote }))
 }
 
 fn parse_validate(args: &[OsString]) -> Result<Command, UsageError> {
@@ -1579,10 +1609,6 @@ const ONLY_WITH_ALL: [&str; 14] = [
 
 fn parse_replay_run(args: &[OsString], now: Wall) -> Result<Command, UsageError> {
     let Some(given) = scan("replay run", args)? else { return Ok(Command::Help("replay run")) };
-    if given.has("http") {
-        // A URL may hold a password, so it is not repeated.
-        return given.error("--http is not yet available in this version; give a command behind --".to_owned());
-    }
     if given.has("all") {
         return parse_replay_run_all(given, now);
     }
@@ -1602,6 +1628,7 @@ fn parse_replay_run(args: &[OsString], now: Wall) -> Result<Command, UsageError>
         force_policy: given.has("force-policy"),
         timeout: given.millis("timeout-ms")?,
         json: given.has("json"),
+        remote: given.remote()?,
         server: given.server,
     })))
 }
@@ -1634,6 +1661,7 @@ fn parse_replay_run_all(given: Given, now: Wall) -> Result<Command, UsageError> 
         pause: given.rate("rate")?,
         yes: given.has("yes"),
         json: given.has("json"),
+        remote: given.remote()?,
         server: given.server,
     })))
 }

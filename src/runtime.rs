@@ -1,7 +1,6 @@
 //! Joins the engine to the world: one thread that waits for events, asks the engine, and does what it says.
 
 use std::collections::VecDeque;
-use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +12,10 @@ use crate::dispatcher::event::{
 };
 use crate::dispatcher::{Dispatcher, Settings};
 use crate::exit::ExitStatus;
+use crate::ports::link::{Link, Reach};
 use crate::ports::log::{Line, Log};
 use crate::ports::outbox::{Outbox, Report, Watch};
-use crate::ports::upstream_stdio::{UpstreamProcess, Wiring, outbox_event};
+use crate::ports::upstream_stdio::{Wiring, outbox_event};
 use crate::ports::{client_stdio, signals};
 use crate::record::{AuditRow, CallEvent, DeadLetter, Execution, LateResult, Server};
 
@@ -64,8 +64,8 @@ pub trait Keeper {
 pub struct Session<K> {
     /// For the engine.
     pub settings: Settings,
-    /// The server's command and arguments.
-    pub argv: Vec<OsString>,
+    /// How the server is reached.
+    pub reach: Reach,
     /// The same, as records keep it.
     pub server: Server,
     /// Decides delays, ids and tokens.
@@ -81,12 +81,12 @@ pub struct Session<K> {
 struct Runtime<K> {
     clock: Clock,
     log: Log,
-    argv: Vec<OsString>,
+    reach: Reach,
     frame_bytes_max: usize,
     keeper: K,
     wiring: Wiring,
     client: Outbox,
-    process: Option<(Incarnation, UpstreamProcess)>,
+    link: Option<(Incarnation, Link)>,
     /// Events found while actions were done. They come before what was read meanwhile: a frame must not be judged by a
     /// fill or a start that is no longer true.
     said: VecDeque<Event>,
@@ -100,7 +100,7 @@ struct Runtime<K> {
 /// # Errors
 /// If the operating system denies a thread or a descriptor at the start.
 pub fn run<K: Keeper>(session: Session<K>) -> std::io::Result<ExitStatus> {
-    let Session { settings, argv, server, seed, clock, log, keeper } = session;
+    let Session { settings, reach, server, seed, clock, log, keeper } = session;
     let frame_bytes_max = settings.frame_bytes_max;
     let (control_tx, control) = unbounded();
     let (clients_tx, mut clients) = bounded(READS_WAITING_MAX);
@@ -110,7 +110,7 @@ pub fn run<K: Keeper>(session: Session<K>) -> std::io::Result<ExitStatus> {
     let keeper = keeper(control_tx.clone())?;
     let mut runtime = Runtime {
         clock,
-        argv,
+        reach,
         frame_bytes_max,
         wiring: Wiring {
             frames: upstreams_tx,
@@ -121,7 +121,7 @@ pub fn run<K: Keeper>(session: Session<K>) -> std::io::Result<ExitStatus> {
         client: client_stdio::start_writing(CLIENT, Some(keeper.watch()), control_tx)?,
         keeper,
         log,
-        process: None,
+        link: None,
         said: VecDeque::new(),
         found: VecDeque::new(),
         exit: None,
@@ -184,21 +184,18 @@ impl<K: Keeper> Runtime<K> {
     /// An event as it is true now: an outbox may have moved on since it reported, and what an ended process never got
     /// is known only here.
     fn current(&self, event: Event) -> Event {
-        let process = |incarnation: Incarnation| {
-            self.process.as_ref().filter(|(current, _)| *current == incarnation).map(|(_, process)| process)
-        };
         match event {
             Event::ClientOutbox { client, .. } => Event::ClientOutbox { client, level: self.client.level() },
             Event::UpstreamOutbox { upstream, incarnation, level } => {
-                let level = process(incarnation).map_or(level, |process| process.outbox.level());
+                let level = self.of(incarnation).map_or(level, Link::level);
                 Event::UpstreamOutbox { upstream, incarnation, level }
             }
             Event::UpstreamClosed { upstream, incarnation, mut unsent } => {
-                unsent.extend(process(incarnation).map(|process| process.outbox.abandon()).unwrap_or_default());
+                unsent.extend(self.of(incarnation).map(Link::abandon).unwrap_or_default());
                 Event::UpstreamClosed { upstream, incarnation, unsent }
             }
             Event::UpstreamExited { upstream, incarnation, end, mut unsent } => {
-                unsent.extend(process(incarnation).map(|process| process.outbox.abandon()).unwrap_or_default());
+                unsent.extend(self.of(incarnation).map(Link::abandon).unwrap_or_default());
                 Event::UpstreamExited { upstream, incarnation, end, unsent }
             }
             other => other,
@@ -220,7 +217,7 @@ impl<K: Keeper> Runtime<K> {
             }
             Action::ToUpstream { upstream, incarnation, bytes, attempt } => {
                 let said = match self.of(incarnation) {
-                    Some(process) => process.outbox.send(bytes, attempt),
+                    Some(link) => link.send(bytes, attempt),
                     None => Some(Report::Gone { unsent: attempt.into_iter().collect() }),
                 };
                 self.said.extend(said.map(|said| outbox_event(upstream, incarnation, said)));
@@ -244,32 +241,33 @@ impl<K: Keeper> Runtime<K> {
             Action::Diagnose(text) => self.log.diagnose(text),
             Action::Noise(line) => self.log.line(Line::Noise(line)),
             Action::CloseUpstream { incarnation, .. } => {
-                if let Some(process) = self.of(incarnation) {
-                    process.outbox.close();
+                if let Some(link) = self.of(incarnation) {
+                    link.close();
                 }
             }
             Action::SignalUpstream { incarnation, signal, .. } => {
-                if let Some(process) = self.of(incarnation) {
-                    process.signal(signal);
+                if let Some(link) = self.of(incarnation) {
+                    link.signal(signal);
                 }
             }
             Action::Exit(status) => self.exit = Some(status),
         }
     }
 
-    fn of(&self, incarnation: Incarnation) -> Option<&UpstreamProcess> {
-        self.process.as_ref().filter(|(current, _)| *current == incarnation).map(|(_, process)| process)
+    fn of(&self, incarnation: Incarnation) -> Option<&Link> {
+        self.link.as_ref().filter(|(current, _)| *current == incarnation).map(|(_, link)| link)
     }
 
     fn start(&mut self, upstream: UpstreamId, incarnation: Incarnation) {
-        if let Some((_, old)) = self.process.take() {
+        if let Some((_, old)) = self.link.take() {
             // It has ended, or has closed its output: whatever is left of its group goes with it.
             old.signal(StopSignal::Term);
             old.signal(StopSignal::Kill);
             old.reap();
         }
-        match UpstreamProcess::start(&self.argv, None, upstream, incarnation, self.frame_bytes_max, &self.wiring) {
-            Ok(process) => self.process = Some((incarnation, process)),
+        let started = Link::start(&self.reach, upstream, incarnation, self.frame_bytes_max, self.clock, &self.wiring);
+        match started {
+            Ok(link) => self.link = Some((incarnation, link)),
             Err(error) => self.said.push_back(Event::UpstreamStartFailed { upstream, incarnation, error }),
         }
     }
@@ -279,8 +277,8 @@ impl<K: Keeper> Runtime<K> {
         if !self.client.flush(LAST_ANSWERS_WAIT) {
             self.log.diagnose("the client did not read its last answers");
         }
-        if let Some((_, process)) = self.process {
-            process.reap();
+        if let Some((_, link)) = self.link {
+            link.reap();
         }
         self.keeper.close();
         self.log.flush(LAST_LINES_WAIT);

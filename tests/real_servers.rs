@@ -137,7 +137,7 @@ sessions! { #[cfg(unix)] pump through pump();
     python_client_probes_a_dual_python_server: SEALED_STATE, |peers, _root|
         (peers.python_client("full-auto"), peers.python_server());
     server_everything: EVERYTHING, |peers, _root|
-        (peers.typescript_client("everything"), peers.everything_server());
+        (peers.typescript_client("everything"), peers.everything_server("stdio"));
     server_filesystem: FILESYSTEM, |peers, root|
         (peers.typescript_client(&format!("filesystem {}", root.display())), peers.filesystem_server(root));
 }
@@ -168,7 +168,7 @@ sessions! { #[cfg(unix)] wrapped through wrapper();
     python_client_modern_fastmcp_server: SEALED_STATE, |peers, _root|
         (peers.python_client("full-modern"), peers.fastmcp_server());
     server_everything: EVERYTHING, |peers, _root|
-        (peers.typescript_client("everything"), peers.everything_server());
+        (peers.typescript_client("everything"), peers.everything_server("stdio"));
     server_filesystem: FILESYSTEM, |peers, root|
         (peers.typescript_client(&format!("filesystem {}", root.display())), peers.filesystem_server(root));
 }

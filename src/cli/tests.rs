@@ -156,8 +156,16 @@ fn usage_errors_name_the_token_and_the_help_to_read() {
         ("run --timeout-ms", "--timeout-ms needs a value: --timeout-ms <n>", "run"),
         ("run --config= -- cat", "--config needs a value that is not empty", "run"),
         ("run --policy-dry-run=yes -- cat", "--policy-dry-run takes no value, found yes", "run"),
-        ("run", "the server is missing: mcprelay run [options] -- <command> [args…]", "run"),
-        ("run --timeout-ms 5", "the server is missing: mcprelay run [options] -- <command> [args…]", "run"),
+        (
+            "run",
+            "the server is missing: mcprelay run [options] -- <command> [args…], or mcprelay run [options] --http <url>",
+            "run",
+        ),
+        (
+            "run --timeout-ms 5",
+            "the server is missing: mcprelay run [options] -- <command> [args…], or mcprelay run [options] --http <url>",
+            "run",
+        ),
         ("run --", "nothing stands behind --: the server's command is missing", "run"),
         ("run npx pkg", "unexpected argument npx; the server's command stands behind --", "run"),
         ("validate x", "unexpected argument x", "validate"),
@@ -213,13 +221,23 @@ fn numbers_are_plain_decimal_and_in_range() {
 }
 
 #[test]
-fn http_is_checked_and_then_refused_as_not_yet_there() {
-    assert!(refused("run --http https://host:8080/mcp").0.contains("not yet available in this version"));
-    assert!(refused("--http http://[::1]/").0.contains("not yet available"));
+fn a_remote_server_takes_the_place_of_a_command() {
+    for (line, sse, url) in [
+        ("run --http https://Host:443/mcp", false, "https://host/mcp"),
+        ("--http http://[::1]:8080", false, "http://[::1]:8080/"),
+        ("run --sse http://h/sse?x=1", true, "http://h/sse?x=1"),
+    ] {
+        let remote = ran(line).remote.expect(line);
+        assert_eq!((remote.sse, remote.url.text().as_str()), (sse, url));
+    }
+    assert_eq!(ran("run -- cat").remote, None);
     assert!(refused("run --http https://h -- cat").0.contains("exclude each other"));
-    for url in ["host", "ftp://h", "http://", "https://h:x", "https://u:s3cret@"] {
+    assert!(refused("run --sse https://h -- cat").0.contains("--sse and -- <command> exclude each other"));
+    assert!(refused("run --sse https://h --http https://h").0.contains("exclude each other"));
+    for url in ["host", "ftp://h", "http://", "https://h:x", "https://u:s3cret@h"] {
         let (message, _) = refused(&format!("run --http {url}"));
-        assert_eq!(message, "--http: the value is not a URL like https://host/mcp", "{url}");
+        assert!(message.starts_with("--http: not a URL like https://host/mcp: "), "{message}");
+        assert!(!message.contains("s3cret"), "{message}");
     }
 }
 
@@ -360,7 +378,8 @@ fn contradictory_replays_are_refused() {
         ("replay run --all --status replayed", "replayed is final"),
         ("replay run 01X --limit 3", "--limit goes with --all only"),
         ("replay run 01X --yes", "--yes goes with --all only"),
-        ("replay run 01X --http https://u:hunter2@h/", "--http is not yet available"),
+        ("replay run 01X --http https://u:hunter2@h/", "it holds a user name or password"),
+        ("replay run 01X --http https://h -- cat", "--http and -- <command> exclude each other"),
         ("replay settle 01X", "--executed is missing"),
         ("replay settle 01X --executed maybe", "--executed: maybe is not one of yes, no"),
         ("replay discard", "name records, or filters, or --all"),

@@ -18,8 +18,9 @@ use super::example_server::BUSY_ANSWERS;
 use crate::clock::{Clock, Time};
 use crate::dispatcher::event::ProcessEnd;
 use crate::exit::ExitStatus;
+use crate::ports::link::Reach;
 use crate::ports::log::Log;
-use crate::session::{Limits, ServerCommand, Session};
+use crate::session::{Limits, Session};
 
 const CONFIG: &str = "\
 reliability:
@@ -210,7 +211,7 @@ fn tell(workshop: &Workshop, out: &mut dyn Write) -> Result<(), Trouble> {
     let mut relay_log = RelayLog { arriving, seen: Vec::new() };
     let program = || OsString::from(&workshop.program);
     let argv = vec![program(), "run".into(), "--".into(), program(), "example-server".into(), OsString::from(&state)];
-    let command = ServerCommand { argv, cwd: Some(workshop.dir.clone()) };
+    let command = Reach::Command { argv, cwd: Some(workshop.dir.clone()) };
     let session = Session::start(command, Limits::default(), clock, &log).map_err(|error| {
         log.flush(LOG_TIMEOUT);
         Trouble::Step("starting the relay", format!("{error}; it said: {}", relay_log.all().trim_end()))

@@ -7,13 +7,15 @@ use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 
-use crate::cli::RunArgs;
+use crate::cli::{Remote, RunArgs};
 use crate::clock::Clock;
 use crate::config::{self, Settings};
 use crate::dispatcher;
 use crate::dispatcher::event::{AttemptId, CallId, Event, Ticket};
 use crate::exit::ExitStatus;
 use crate::identity::Identities;
+use crate::ports::http::RemoteServer;
+use crate::ports::link::Reach;
 use crate::ports::log::{Line, Log};
 use crate::ports::outbox::Watch;
 use crate::record::redact::Redactor;
@@ -90,8 +92,19 @@ fn start(
     };
     let lines = log.clone();
     let session = Session {
-        server: server(&args.server),
-        argv: args.server.clone(),
+        server: match &args.remote {
+            Some(remote) => remote_server(remote),
+            None => server(&args.server),
+        },
+        reach: match &args.remote {
+            Some(remote) => Reach::Remote(Box::new(RemoteServer {
+                url: remote.url.clone(),
+                sse: remote.sse,
+                settings: settings.http.clone(),
+                is_own: true,
+            })),
+            None => Reach::Command { argv: args.server.clone(), cwd: None },
+        },
         seed: crate::random::u64(),
         clock,
         log,
@@ -147,6 +160,11 @@ fn server(argv: &[OsString]) -> Server {
         argv: argv.iter().map(text).collect(),
         cwd: std::env::current_dir().ok().and_then(|folder| folder.to_str().map(str::to_owned)),
     }
+}
+
+/// A remote server as records keep it: its URL alone, never what is sent along with it.
+fn remote_server(remote: &Remote) -> Server {
+    Server { name: remote.url.host().to_owned(), transport: Transport::Http, argv: vec![remote.url.text()], cwd: None }
 }
 
 /// What is kept of calls, as the runtime sees it: the SQLite thread, the flight recorder, the emergency file.

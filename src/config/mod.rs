@@ -4,6 +4,7 @@
 //! the way between the two and reported with file, place, what was found and the remedy. Secrets (keys, the broker's
 //! URL, header values) are in no message and in no `Debug` output.
 
+mod http;
 mod place;
 pub mod problem;
 mod reader;
@@ -18,8 +19,8 @@ use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 use crate::faults::Faults;
+pub use crate::wire::url::Url;
 pub use problem::{Problem, Warning};
-pub(crate) use settings::url_authority;
 pub use settings::{
     ATTEMPTS_MAX, Env, IdentitySettings, KeyPlace, Loaded, MILLIS_MAX, Overrides, QueueSettings, Refused, SealSettings,
     Settings, ShutdownSettings, StoreSettings,

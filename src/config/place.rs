@@ -80,7 +80,9 @@ pub(super) fn may_show(parent: &[Step], key: &str) -> bool {
     match names.as_slice() {
         ["identity", "keys", ..] => matches!(key, "key" | "key_env" | "identity"),
         ["identity", ..] | ["queue", "rabbitmq", ..] => word,
-        ["upstream", "http", "headers", ..] => is_header_name(key),
+        ["upstream", "http", "headers", ..] | ["upstream", "http", "origins", _, "headers", ..] => is_header_name(key),
+        ["upstream", "http", "oauth", ..] | ["upstream", "http", "origins", _, "oauth", ..] => word,
+        ["upstream", "http", "origins"] => crate::wire::url::Url::parse(key).is_ok(),
         _ => true,
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::place::{Place, Step, is_header_name};
+use super::place::{Place, Step};
 use super::problem::{Problem, Warning};
 use super::reader::{Findings, Section, Show, describe, text};
 use super::resilience;
@@ -13,6 +13,7 @@ use crate::breaker::CircuitSettings;
 use crate::faults::Faults;
 use crate::glob::Glob;
 use crate::policy::{Action, MATCHERS, Policy, RuleProblem, RuleSource, startup_warnings};
+use crate::ports::http::settings::HttpSettings;
 use crate::restart::{HealthSettings, RestartSettings};
 use crate::retry::{Effects, Reliability, RetryPlan, ToolSettings};
 use crate::suggest::nearest;
@@ -51,6 +52,8 @@ pub struct Settings {
     pub restart: RestartSettings,
     /// How a hang is found out; `None` if it is not.
     pub health: Option<HealthSettings>,
+    /// How remote servers are reached.
+    pub http: HttpSettings,
     /// Faults on purpose; `None` almost always.
     pub faults: Option<Faults>,
     /// How the session ends.
@@ -165,6 +168,7 @@ impl Default for Settings {
             frame_max_bytes: 64 * 1024 * 1024,
             restart: RestartSettings::default(),
             health: None,
+            http: HttpSettings::default(),
             faults: None,
             shutdown: ShutdownSettings {
                 stdin_grace: Duration::from_millis(2_000),
@@ -261,7 +265,7 @@ pub fn resolve(text: &str, file: &Path, overrides: &Overrides, env: Env<'_>) -> 
     recorder(&root, &mut settings.recorder, &mut findings);
     redaction(&root, &mut settings.redaction, &mut findings);
     let policy = policy(&root, &mut findings);
-    upstream(&root, &mut settings, &mut findings);
+    upstream(&root, &mut settings, env, &mut findings);
     identity(&root, &mut settings.identity, env, &mut findings);
     wire(&root, &mut settings.frame_max_bytes, &mut findings);
     shutdown(&root, &mut settings.shutdown, &mut findings);
@@ -773,31 +777,11 @@ fn to_json(tree: &Tree, place: Place, findings: &mut Findings) -> Option<serde_j
     })
 }
 
-fn upstream(root: &Section<'_>, settings: &mut Settings, findings: &mut Findings) {
+fn upstream(root: &Section<'_>, settings: &mut Settings, env: Env<'_>, findings: &mut Findings) {
     let section = root.section("upstream", &["http", "restart", "health"], findings);
     settings.restart = resilience::restart(&section, findings);
     settings.health = resilience::health(&section, findings);
-    // Checked only: the HTTP transport is not part of this version.
-    let http = section.section("http", &["headers"], findings);
-    let Some(tree) = http.get("headers") else { return };
-    let headers = Section::of(tree, http.place.key("headers"), findings);
-    for (name, value) in headers.entries {
-        let place = headers.place.key(name);
-        if !is_header_name(name) {
-            findings.key(
-                place.clone(),
-                "found a name that no header can have (not shown)",
-                "write the name alone, like Authorization",
-            );
-        }
-        match value {
-            Tree::String(text) if text.chars().all(|c| c == '\t' || !c.is_control()) => {}
-            Tree::String(_) => {
-                findings.value(place, "found control characters in a header value", "write it on one line");
-            }
-            other => findings.value(place, describe(other, Show::Kind), "write a text: put it in quotes"),
-        }
-    }
+    settings.http = super::http::http(&section, env, findings);
 }
 
 fn identity(root: &Section<'_>, settings: &mut IdentitySettings, env: Env<'_>, findings: &mut Findings) {
@@ -896,7 +880,7 @@ fn shutdown(root: &Section<'_>, settings: &mut ShutdownSettings, findings: &mut 
 }
 
 /// The authority of an absolute URL with one of `schemes` (lower case), `None` if `url` is not one with a host.
-pub(crate) fn url_authority<'u>(url: &'u str, schemes: &[&str]) -> Option<&'u str> {
+fn url_authority<'u>(url: &'u str, schemes: &[&str]) -> Option<&'u str> {
     let (scheme, rest) = url.split_once("://")?;
     if !schemes.contains(&scheme.to_ascii_lowercase().as_str()) || url.contains(|c: char| c.is_control() || c == ' ') {
         return None;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::answer::{CREDENTIAL_REJECTED, DENIED, OurError};
 use super::circuit::{CircuitNote, Probes};
 use super::client::AUTHORIZATION;
-use super::event::{Action, AttemptId, CallId, ClientId, Mark, Ticket, UpstreamId};
+use super::event::{Action, AttemptId, CallId, ClientId, Mark, RequestFailure, Ticket, UpstreamId};
 use super::late::LateOwner;
 use super::pause::PausableClock;
 use super::{BatchId, Dispatcher, Open, OpenId, OpenKind, Timer};
@@ -30,6 +30,9 @@ const MISSING_CLIENT_CAPABILITY: i64 = -32021;
 const UNSUPPORTED_PROTOCOL_VERSION: i64 = -32022;
 /// MCP 2026-07-28: a mirrored header differs from the body.
 const HEADER_MISMATCH: i64 = -32020;
+
+/// A server that wants to be left alone for longer than this is not asked again for the same call.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(120);
 
 /// How much of a tool's own error text becomes a record's message; all of it is in the record's detail.
 const TOOL_TEXT_MAX: usize = 4096;
@@ -107,12 +110,25 @@ struct Failure {
     answer: Option<Vec<u8>>,
     response_bytes: u64,
     circuit: Option<CircuitNote>,
+    /// No other attempt is wanted before this has passed.
+    wait: Duration,
 }
 
 impl Failure {
     fn ours(class: FailureClass, executed: Executed, again: Again, message: String) -> Failure {
         let (code, detail, answer, circuit) = (None, None, None, None);
-        Failure { class, executed, again, code, message, detail, answer, response_bytes: 0, circuit }
+        Failure {
+            class,
+            executed,
+            again,
+            code,
+            message,
+            detail,
+            answer,
+            response_bytes: 0,
+            circuit,
+            wait: Duration::ZERO,
+        }
     }
 }
 
@@ -649,9 +665,13 @@ impl Dispatcher {
             Again::Never => false,
         };
         if safe && number < call.settings.retry.attempts_max && self.upstreams[&open.upstream].accepts() {
-            let delay = call.settings.retry.delay(number, &mut self.rng);
+            let delay = call.settings.retry.delay(number, &mut self.rng).max(failure.wait);
             let shown = self.upstreams[&open.upstream].clock.read(now.mono);
-            if shown.plus(delay) < call.total_until {
+            let wait = failure.wait;
+            if wait > RETRY_AFTER_MAX || !wait.is_zero() && shown.plus(wait) >= call.total_until {
+                let (message, wait_ms) = (&failure.message, wait.as_millis());
+                failure.message = format!("{message}; not tried again: the server wants {wait_ms} ms to pass first");
+            } else if shown.plus(delay) < call.total_until {
                 match self.retry_refused(id, delay) {
                     None => {
                         self.back_off(id, delay);
@@ -729,6 +749,22 @@ impl Dispatcher {
         };
         let message = format!("tool {tool:?}: {text}{may}");
         self.attempt_failed(id, Failure::ours(FailureClass::Transport, executed, again, message));
+    }
+
+    /// The attempt on the wire will get no answer, while the upstream goes on.
+    pub(super) fn call_request_failed(&mut self, id: OpenId, attempt: AttemptId, failure: RequestFailure) {
+        self.off_wire(id, attempt);
+        let Some(OpenKind::Call(call)) = self.open.get(&id).map(|open| &open.kind) else { return };
+        let RequestFailure { class, executed, retry_after, message, detail } = failure;
+        let (again, may) = match (class, executed) {
+            (FailureClass::NonRetryable, _) => (Again::Never, ""),
+            (_, Executed::No) => (Again::Always, ""),
+            (_, Executed::Maybe) => (Again::IfIdempotent, "; the call may have run"),
+            (_, Executed::Yes) => (Again::IfIdempotent, ""),
+        };
+        let message = format!("tool {:?}: {message}{may}", call.tool);
+        let failure = Failure::ours(class, executed, again, message);
+        self.attempt_failed(id, Failure { detail, wait: retry_after.unwrap_or_default(), ..failure });
     }
 
     /// The attempts that a call waits for cannot be made: it ends as the last one did.

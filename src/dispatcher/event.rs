@@ -1,9 +1,10 @@
 //! What can happen and what can be done: the plain data between the engine and the world.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::exit::ExitStatus;
-use crate::record::{AuditRow, CallEvent, DeadLetter, Execution, LateResult};
+use crate::record::{AuditRow, CallEvent, DeadLetter, Executed, Execution, FailureClass, LateResult};
 use crate::wire::message::{FromClient, FromUpstream};
 
 /// One client of this process. The wrapper has one; the gateway will have many.
@@ -64,6 +65,21 @@ impl std::fmt::Display for ProcessEnd {
             ProcessEnd::Signal(signal) => write!(f, "was ended by signal {signal}"),
         }
     }
+}
+
+/// Why a request gets no answer although its upstream goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestFailure {
+    /// [`FailureClass::NonRetryable`] is final; every other class may be tried again where that is safe.
+    pub class: FailureClass,
+    /// Whether the request may have reached the tool.
+    pub executed: Executed,
+    /// No other attempt is wanted before this time has passed.
+    pub retry_after: Option<Duration>,
+    /// What went wrong, in words.
+    pub message: String,
+    /// JSON text with more, for the record.
+    pub detail: Option<Vec<u8>>,
 }
 
 /// Something that happened.
@@ -180,6 +196,17 @@ pub enum Event {
         incarnation: Incarnation,
         /// To this.
         level: Level,
+    },
+    /// A request will get no answer, while its upstream goes on.
+    RequestFailed {
+        /// Whose.
+        upstream: UpstreamId,
+        /// Of which life.
+        incarnation: Incarnation,
+        /// Which.
+        attempt: AttemptId,
+        /// How.
+        failure: Box<RequestFailure>,
     },
     /// A dead letter is on disk.
     Stored {

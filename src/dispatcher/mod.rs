@@ -21,6 +21,7 @@ mod late;
 mod pass;
 mod pause;
 mod recorded;
+mod remote;
 mod restart;
 #[cfg(test)]
 #[allow(clippy::wildcard_enum_match_arm, reason = "a test names what it wants and fails on the rest")]
@@ -332,6 +333,11 @@ impl Dispatcher {
             Event::UpstreamOutbox { upstream, incarnation, level } => {
                 if self.is_current(upstream, incarnation) {
                     self.upstream_outbox(upstream, level);
+                }
+            }
+            Event::RequestFailed { upstream, incarnation, attempt, failure } => {
+                if self.is_current(upstream, incarnation) {
+                    self.request_failed(upstream, attempt, *failure);
                 }
             }
             Event::Stored { ticket } => self.stored(ticket),

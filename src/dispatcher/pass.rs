@@ -194,14 +194,18 @@ impl Dispatcher {
 
     /// Ends a passed-on request that will get no answer.
     pub(super) fn fail_pass(&mut self, id: OpenId, text: &str, executed: Executed) {
+        self.fail_pass_with(id, OurError::upstream_closed(text, executed));
+    }
+
+    /// The same, with an error of its own.
+    pub(super) fn fail_pass_with(&mut self, id: OpenId, error: OurError) {
         let Some(open) = self.open.get(&id) else { return };
         if let OpenKind::Pass(Pass { sent: Some(attempt), .. }) = open.kind {
             self.off_wire(id, attempt);
             self.late.remember(attempt, LateOwner::Nobody, self.now.mono);
         }
         let Some(request) = self.id_of(id) else { return };
-        let frame = OurError::upstream_closed(text, executed).frame(request.raw());
-        self.close(id, Some(frame));
+        self.close(id, Some(error.frame(request.raw())));
     }
 
     /// Remembers which tools the upstream itself calls safe to repeat, where the configuration trusts it.

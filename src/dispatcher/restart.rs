@@ -195,6 +195,22 @@ impl Dispatcher {
         true
     }
 
+    /// What we asked a new process in the client's name will not be answered; whether this was it.
+    pub(super) fn opening_failed(&mut self, id: UpstreamId, attempt: AttemptId, text: &str) -> bool {
+        let Some(upstream) = self.upstreams.get_mut(&id) else { return false };
+        let revival = &mut upstream.revival;
+        if let Some(place) = revival.quiet.iter().position(|(quiet, _)| *quiet == attempt) {
+            let (_, method) = revival.quiet.remove(place);
+            self.diagnose(format!("the server, started again, did not take {method}: {text}"));
+            return true;
+        }
+        let is_it = revival.opening.is_some_and(|(opening, _)| opening == attempt);
+        if is_it {
+            self.retire(id, &format!("the server, started again, did not answer initialize: {text}"));
+        }
+        is_it
+    }
+
     /// The new process has the client's session, or needs none: tells it the rest and lets requests pass.
     fn upstream_ready(&mut self, id: UpstreamId) {
         self.calls_wait_no_more(id);

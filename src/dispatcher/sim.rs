@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::event::{
-    Action, AttemptId, CallId, ClientId, Event, Incarnation, Level, Mark, ProcessEnd, StopSignal, Ticket, UpstreamId,
+    Action, AttemptId, CallId, ClientId, Event, Incarnation, Level, Mark, ProcessEnd, RequestFailure, StopSignal,
+    Ticket, UpstreamId,
 };
 use super::{Dispatcher, Settings};
 use crate::clock::{Now, Time, Wall};
@@ -236,6 +237,13 @@ impl Sim {
         self.note(format!("u> ({end}) unsent {unsent:?}"));
         let unsent = attempts(unsent);
         self.upstream_event(|upstream, incarnation| Event::UpstreamExited { upstream, incarnation, end, unsent });
+    }
+
+    /// A request gets no answer, while its upstream goes on.
+    pub(super) fn request_fails(&mut self, attempt: u64, failure: RequestFailure) {
+        self.note(format!("u> (#{attempt} fails) {:?} {:?}", failure.class, failure.executed));
+        let (attempt, failure) = (AttemptId(attempt), Box::new(failure));
+        self.upstream_event(|upstream, incarnation| Event::RequestFailed { upstream, incarnation, attempt, failure });
     }
 
     /// The upstream takes nothing more.

@@ -1,6 +1,8 @@
 //! The edges: threads that move bytes and report what happened. They do not retry, drop, reorder or decide.
 
 pub mod client_stdio;
+pub mod http;
+pub mod link;
 pub mod log;
 pub mod outbox;
 pub mod reader;

@@ -7,18 +7,18 @@ mod frames;
 mod opening;
 
 use std::collections::{BTreeSet, VecDeque};
-use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, bounded, never, select, unbounded};
 
 use crate::clock::{Clock, Time};
-use crate::dispatcher::event::{AttemptId, Event, Incarnation, ProcessEnd, StopSignal, UpstreamId};
+use crate::dispatcher::event::{AttemptId, Event, Incarnation, ProcessEnd, RequestFailure, StopSignal, UpstreamId};
+use crate::ports::link::{Link, Reach};
 use crate::ports::log::{Line, Log};
 use crate::ports::outbox::Report;
-use crate::ports::upstream_stdio::{UpstreamProcess, Wiring};
+use crate::ports::upstream_stdio::Wiring;
+use crate::record::{Executed, FailureClass};
 use crate::wire::json::{Json, Kind};
 use crate::wire::message::{FromUpstream, Message, Role, sniff};
 use crate::wire::request_id::IdKey;
@@ -38,15 +38,6 @@ const LAST_WORDS: Duration = Duration::from_millis(500);
 const KILL_WAIT: Duration = Duration::from_secs(5);
 
 const UPSTREAM: UpstreamId = UpstreamId(0);
-
-/// A server to start.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerCommand {
-    /// The command and its arguments; not empty.
-    pub argv: Vec<OsString>,
-    /// The working directory; `None` is our own.
-    pub cwd: Option<PathBuf>,
-}
 
 /// The limits of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +81,8 @@ pub enum SessionError {
     },
     /// No answer in time; the server was told that none is wanted any more.
     Timeout(Duration),
+    /// A remote server gave no answer to this request, while the conversation goes on.
+    Failed(Box<RequestFailure>),
     /// The answer was longer than a frame may be.
     Oversized(usize),
     /// The user wants no answer any more; whether the request may have reached the server.
@@ -108,6 +101,7 @@ impl fmt::Display for SessionError {
             SessionError::Timeout(limit) => write!(f, "no answer within {} ms", limit.as_millis()),
             SessionError::Stopped { sent: true } => f.write_str("interrupted before the answer came"),
             SessionError::Stopped { sent: false } => f.write_str("interrupted before anything was sent"),
+            SessionError::Failed(failure) => f.write_str(&failure.message),
             SessionError::Oversized(max) => write!(f, "the answer is longer than {max} bytes (wire.frame_max_bytes)"),
         }
     }
@@ -158,14 +152,14 @@ struct Beat {
 /// A conversation with a running server.
 pub struct Session {
     era: Era,
-    command: ServerCommand,
+    reach: Reach,
     limits: Limits,
     clock: Clock,
     wiring: Wiring,
     frames: Receiver<Vec<Event>>,
     control: Receiver<Event>,
     arrived: VecDeque<Event>,
-    process: UpstreamProcess,
+    link: Link,
     incarnation: Incarnation,
     ended: Option<ProcessEnd>,
     output_over: bool,
@@ -181,6 +175,8 @@ pub struct Session {
 /// One thing that came while waiting.
 enum Step {
     Answer(u64, Message),
+    /// A remote server will not answer this one.
+    Failed(u64, Box<RequestFailure>),
     Oversized(u64),
     Gone(String),
     Late,
@@ -193,8 +189,8 @@ impl Session {
     ///
     /// # Errors
     /// [`SessionError::Unreachable`]; nothing of the process is left then.
-    pub fn start(command: ServerCommand, limits: Limits, clock: Clock, log: &Log) -> Result<Session, SessionError> {
-        Session::start_minding(command, limits, clock, log, Aside::default())
+    pub fn start(reach: Reach, limits: Limits, clock: Clock, log: &Log) -> Result<Session, SessionError> {
+        Session::start_minding(reach, limits, clock, log, Aside::default())
     }
 
     /// The same, minding other things already while the server starts.
@@ -202,7 +198,7 @@ impl Session {
     /// # Errors
     /// As [`Session::start`].
     pub fn start_minding(
-        command: ServerCommand,
+        reach: Reach,
         limits: Limits,
         clock: Clock,
         log: &Log,
@@ -211,17 +207,17 @@ impl Session {
         let (frames_tx, frames) = bounded(READS_WAITING_MAX);
         let (control_tx, control) = unbounded();
         let wiring = Wiring { frames: frames_tx, control: control_tx, log: log.clone(), watch: None };
-        let process = spawn(&command, Incarnation(0), limits.frame_bytes_max, &wiring)?;
+        let link = spawn(&reach, Incarnation(0), limits.frame_bytes_max, clock, &wiring)?;
         let mut session = Session {
             era: Era::Legacy,
-            command,
+            reach,
             limits,
             clock,
             wiring,
             frames,
             control,
             arrived: VecDeque::new(),
-            process,
+            link,
             incarnation: Incarnation(0),
             ended: None,
             output_over: false,
@@ -270,7 +266,17 @@ impl Session {
             let heard = match self.step(probe_until.unwrap_or(until)) {
                 Step::Answer(id, message) if id == discover => heard_of_discover(&message),
                 Step::Answer(id, message) if Some(id) == initialize => heard_of_initialize(&message),
-                Step::Answer(..) | Step::Oversized(_) => continue,
+                // What is refused for good, and not for who asks, is not known there; everything else says nothing of eras.
+                Step::Failed(id, failure) if id == discover && failure.executed != Executed::No => {
+                    match failure.class {
+                        FailureClass::NonRetryable => {
+                            Heard::DiscoverRefused { versions: Vec::new(), text: failure.message }
+                        }
+                        _ => return Err(failure.message),
+                    }
+                }
+                Step::Failed(id, failure) if id == discover || Some(id) == initialize => return Err(failure.message),
+                Step::Answer(..) | Step::Oversized(_) | Step::Failed(..) => continue,
                 Step::Gone(how) => Heard::Gone(how),
                 Step::Stopped => return Err("interrupted while the server started".to_owned()),
                 Step::Late if probe_until.is_some() => Heard::Silence,
@@ -303,14 +309,19 @@ impl Session {
 
     /// The server's program, for messages.
     fn name(&self) -> String {
-        let program = self.command.argv.first().map(|program| program.to_string_lossy().into_owned());
-        format!("the server {:?}", program.unwrap_or_default())
+        match &self.reach {
+            Reach::Command { argv, .. } => {
+                let program = argv.first().map(|program| program.to_string_lossy().into_owned());
+                format!("the server {:?}", program.unwrap_or_default())
+            }
+            Reach::Remote(server) => format!("the server at {}", server.url.shown()),
+        }
     }
 
     fn start_again(&mut self) -> Result<(), SessionError> {
         let incarnation = Incarnation(self.incarnation.0 + 1);
-        let process = spawn(&self.command, incarnation, self.limits.frame_bytes_max, &self.wiring)?;
-        let old = std::mem::replace(&mut self.process, process);
+        let link = spawn(&self.reach, incarnation, self.limits.frame_bytes_max, self.clock, &self.wiring)?;
+        let old = std::mem::replace(&mut self.link, link);
         (self.incarnation, self.ended, self.output_over) = (incarnation, None, false);
         stop_group(old);
         Ok(())
@@ -379,13 +390,15 @@ impl Session {
                 Step::Oversized(id) if id == asked => return Err(SessionError::Oversized(self.limits.frame_bytes_max)),
                 // Of a request that was given up.
                 Step::Answer(..) | Step::Oversized(_) => {}
+                Step::Failed(id, failure) if id == asked => return Err(SessionError::Failed(failure)),
+                Step::Failed(..) => {}
                 Step::Gone(how) => {
                     // What is still in line for a process that is gone never leaves.
-                    self.unsent.extend(self.process.outbox.abandon().into_iter().map(|attempt| attempt.0));
+                    self.unsent.extend(self.link.abandon().into_iter().map(|attempt| attempt.0));
                     return Err(SessionError::Closed { how, sent: !self.unsent.contains(&asked) });
                 }
                 Step::Stopped => {
-                    self.unsent.extend(self.process.outbox.abandon().into_iter().map(|attempt| attempt.0));
+                    self.unsent.extend(self.link.abandon().into_iter().map(|attempt| attempt.0));
                     return Err(SessionError::Stopped { sent: !self.unsent.contains(&asked) });
                 }
                 Step::Late => {
@@ -407,7 +420,7 @@ impl Session {
     }
 
     fn send(&mut self, frame: Vec<u8>, attempt: Option<AttemptId>) {
-        if let Some(Report::Gone { unsent }) = self.process.outbox.send(frame, attempt) {
+        if let Some(Report::Gone { unsent }) = self.link.send(frame, attempt) {
             self.unsent.extend(unsent.into_iter().map(|attempt| attempt.0));
         }
     }
@@ -440,6 +453,9 @@ impl Session {
                     if let Some(id) = id {
                         return Step::Oversized(id);
                     }
+                }
+                Some(Event::RequestFailed { incarnation, attempt, failure, .. }) if incarnation == self.incarnation => {
+                    return Step::Failed(attempt.0, failure);
                 }
                 Some(Event::UpstreamDeaf { incarnation, unsent, .. }) if incarnation == self.incarnation => {
                     self.unsent.extend(unsent.into_iter().map(|attempt| attempt.0));
@@ -548,15 +564,15 @@ impl Session {
     /// Gives how the server ended, if it was seen to.
     pub fn end(mut self) -> Option<ProcessEnd> {
         self.beat = None;
-        self.process.outbox.close();
+        self.link.close();
         if !self.wait_for_exit(self.limits.stdin_grace) {
-            self.process.signal(StopSignal::Term);
+            self.link.signal(StopSignal::Term);
             if !self.wait_for_exit(self.limits.term_grace) {
-                self.process.signal(StopSignal::Kill);
+                self.link.signal(StopSignal::Kill);
                 self.wait_for_exit(KILL_WAIT);
             }
         }
-        stop_group(self.process);
+        stop_group(self.link);
         self.ended
     }
 
@@ -573,20 +589,20 @@ impl Session {
 }
 
 fn spawn(
-    command: &ServerCommand,
+    reach: &Reach,
     incarnation: Incarnation,
     frame_bytes_max: usize,
+    clock: Clock,
     wiring: &Wiring,
-) -> Result<UpstreamProcess, SessionError> {
-    UpstreamProcess::start(&command.argv, command.cwd.as_deref(), UPSTREAM, incarnation, frame_bytes_max, wiring)
-        .map_err(SessionError::Unreachable)
+) -> Result<Link, SessionError> {
+    Link::start(reach, UPSTREAM, incarnation, frame_bytes_max, clock, wiring).map_err(SessionError::Unreachable)
 }
 
 /// What a server that has ended started and left behind goes with it.
-fn stop_group(process: UpstreamProcess) {
-    process.signal(StopSignal::Term);
-    process.signal(StopSignal::Kill);
-    process.reap();
+fn stop_group(link: Link) {
+    link.signal(StopSignal::Term);
+    link.signal(StopSignal::Kill);
+    link.reap();
 }
 
 fn number(id: &IdKey) -> Option<u64> {

@@ -2,11 +2,14 @@
 
 #![warn(clippy::wildcard_enum_match_arm)]
 
+pub mod capabilities;
 pub mod framer;
 pub mod inspect;
 pub mod json;
 pub mod message;
+pub mod mirror;
 pub mod number;
 pub mod request_id;
 pub mod splice;
 pub mod sse;
+pub mod url;

@@ -90,6 +90,12 @@ impl SseParser {
         }
     }
 
+    /// A parser for a stream that goes on where another broke off.
+    #[must_use]
+    pub fn resumed(data_bytes_max: usize, last_id: &[u8]) -> SseParser {
+        SseParser { last_id: last_id.to_vec(), ..SseParser::new(data_bytes_max) }
+    }
+
     /// The id to resume from: that of the last event that ended. Empty if there was none, or the server took it back.
     #[must_use]
     pub fn last_id(&self) -> &[u8] {

@@ -1,6 +1,12 @@
 // A server on the official TypeScript SDK v2 that has one of everything.
-// usage: node server-ts.mjs legacy|modern|both
-import { McpServer, ResourceTemplate, acceptedContent, completable, inputRequired } from '@modelcontextprotocol/server';
+// usage: node server-ts.mjs legacy|modern|both [http PORT]
+import { randomUUID } from 'node:crypto';
+import { createServer } from 'node:http';
+import { Readable } from 'node:stream';
+import {
+  McpServer, ResourceTemplate, WebStandardStreamableHTTPServerTransport, acceptedContent, completable, createMcpHandler,
+  inputRequired,
+} from '@modelcontextprotocol/server';
 import { StdioServerTransport, serveStdio } from '@modelcontextprotocol/server/stdio';
 import * as z from 'zod';
 
@@ -8,6 +14,10 @@ const era = process.argv[2] ?? 'both';
 const text = value => ({ content: [{ type: 'text', text: value }] });
 const names = ['alpha', 'beta', 'gamma'];
 const question = z.object({ yes: z.boolean() });
+
+// Over modern HTTP each request has a server of its own: what one changes, all must know.
+let notifier;
+const grown = [];
 
 function build() {
   const server = new McpServer(
@@ -69,16 +79,19 @@ function build() {
   });
 
   server.registerTool('touch', { inputSchema: z.object({ uri: z.string() }) }, async ({ uri }) => {
-    await server.server.sendResourceUpdated({ uri });
+    if (notifier) notifier.resourceUpdated(uri);
+    else await server.server.sendResourceUpdated({ uri });
     return text('touched');
   });
 
-  let grown = 0;
+  const growNew = name => server.registerTool(name, { inputSchema: z.object({}) }, () => text('new'));
   server.registerTool('grow', { inputSchema: z.object({}) }, () => {
-    grown += 1;
-    server.registerTool(`grown-${grown}`, { inputSchema: z.object({}) }, () => text('new'));
+    grown.push(`grown-${grown.length + 1}`);
+    growNew(grown.at(-1));
+    notifier?.toolsChanged();
     return text('grew');
   });
+  grown.forEach(growNew);
 
   server.registerResource('readme', 'note://readme', { title: 'Read me', mimeType: 'text/plain' },
     uri => ({ contents: [{ uri: uri.href, mimeType: 'text/plain', text: 'line one\nline two\u2028still two' }] }));
@@ -97,5 +110,40 @@ function build() {
   return server;
 }
 
-if (era === 'legacy') await build().connect(new StdioServerTransport());
+// A handler of web requests behind the HTTP server of Node.
+function serveHttp(handle, port) {
+  createServer(async (incoming, outgoing) => {
+    const gone = new AbortController();
+    outgoing.on('close', () => gone.abort());
+    const chunks = await incoming.toArray();
+    const body = chunks.length > 0 ? Buffer.concat(chunks) : undefined;
+    const { method, headers } = incoming;
+    const request = new Request(`http://127.0.0.1:${port}${incoming.url}`, { method, headers, body, signal: gone.signal });
+    const response = await handle(request);
+    outgoing.writeHead(response.status, Object.fromEntries(response.headers));
+    outgoing.flushHeaders();
+    if (!response.body) return outgoing.end();
+    Readable.fromWeb(response.body).on('error', () => outgoing.destroy()).pipe(outgoing);
+  }).listen(port, '127.0.0.1', () => console.error('listening'));
+}
+
+// Legacy sessions, each with a server of its own.
+const sessions = new Map();
+async function legacyHttp(request) {
+  const known = request.headers.get('mcp-session-id');
+  if (known) return sessions.get(known)?.handleRequest(request) ?? new Response(null, { status: 404 });
+  const transport = new WebStandardStreamableHTTPServerTransport({
+    sessionIdGenerator: randomUUID, onsessioninitialized: id => { sessions.set(id, transport); },
+  });
+  await build().connect(transport);
+  return transport.handleRequest(request);
+}
+
+const port = process.argv[3] === 'http' ? Number(process.argv[4]) : undefined;
+if (port && era === 'legacy') serveHttp(legacyHttp, port);
+else if (port) {
+  const handler = createMcpHandler(build, { legacy: era === 'modern' ? 'reject' : 'stateless' });
+  notifier = handler.notify;
+  serveHttp(request => handler.fetch(request), port);
+} else if (era === 'legacy') await build().connect(new StdioServerTransport());
 else serveStdio(build, { legacy: era === 'modern' ? 'reject' : 'serve' });

@@ -1,5 +1,7 @@
 """A server on FastMCP that has one of everything; it speaks both eras."""
 
+import sys
+
 import asyncio
 from typing import Literal
 
@@ -123,4 +125,7 @@ async def complete(ref, argument, context):
 
 
 if __name__ == "__main__":
-    server.run(show_banner=False, log_level="ERROR")
+    if sys.argv[1:2] == ["http"]:
+        server.run("http", port=int(sys.argv[2]), show_banner=False, log_level="ERROR")
+    else:
+        server.run(show_banner=False, log_level="ERROR")

@@ -1,5 +1,7 @@
 """A server on the official Python SDK that has one of everything; it speaks both eras."""
 
+import sys
+
 from typing import Literal
 
 import anyio
@@ -138,4 +140,7 @@ async def complete(ref, argument, context):
 
 
 if __name__ == "__main__":
-    mcp.run()
+    if sys.argv[1:2] == ["http"]:
+        mcp.run("streamable-http", port=int(sys.argv[2]))
+    else:
+        mcp.run()

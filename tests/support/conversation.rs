@@ -147,6 +147,12 @@ impl Conversation {
         Conversation { threads }
     }
 
+    /// What was said about each request, without the streams of the rest.
+    pub(crate) fn requests_only(mut self) -> Conversation {
+        self.threads.retain(|title, _| !title.starts_with("stream of "));
+        self
+    }
+
     /// How many requests and streams there are.
     pub(crate) fn len(&self) -> usize {
         self.threads.len()

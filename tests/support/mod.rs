@@ -5,6 +5,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub(crate) mod conversation;
+pub(crate) mod http;
 #[path = "../testpeer/json.rs"]
 pub(crate) mod json;
 pub(crate) mod peers;

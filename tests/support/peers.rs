@@ -57,10 +57,10 @@ impl Peers {
         Start::new(&self.python).arg(self.dir.join("server_fastmcp.py"))
     }
 
-    /// server-everything, on the legacy SDK.
-    pub(crate) fn everything_server(&self) -> Start {
+    /// server-everything, on the legacy SDK: `stdio`, `streamableHttp` or `sse`, the last two at `PORT`.
+    pub(crate) fn everything_server(&self, transport: &str) -> Start {
         let entry = "node_modules/@modelcontextprotocol/server-everything/dist/index.js";
-        Start::new("node").arg(self.dir.join(entry)).arg("stdio")
+        Start::new("node").arg(self.dir.join(entry)).arg(transport)
     }
 
     /// server-filesystem, on the legacy SDK, serving `root`.

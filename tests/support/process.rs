@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -112,6 +112,13 @@ impl Start {
     /// Starts it in this directory.
     pub(crate) fn cwd(mut self, dir: impl Into<PathBuf>) -> Start {
         self.cwd = Some(dir.into());
+        self
+    }
+
+    /// Sends its stdout to a file.
+    pub(crate) fn stdout_to(mut self, file: &Path) -> Start {
+        let shell: [&OsStr; 4] = ["sh".as_ref(), "-c".as_ref(), r#"exec "$@" > "$0""#.as_ref(), file.as_os_str()];
+        self.argv.splice(0..0, shell.map(OsStr::to_owned));
         self
     }
 

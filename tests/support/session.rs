@@ -19,13 +19,14 @@ pub(crate) struct Setup {
     upstream: Start,
     change: fn(Start) -> Start,
     wrapper: Option<Start>,
+    remote: Option<String>,
 }
 
 /// Prepares a session; `name` helps to recognise its directory.
 pub(crate) fn session(name: &str) -> Setup {
     let dir = TempDir::new(name);
     let upstream = Start::server("--log").arg(dir.join(LOG));
-    Setup { dir, options: String::new(), upstream, change: |start| start, wrapper: None }
+    Setup { dir, options: String::new(), upstream, change: |start| start, wrapper: None, remote: None }
 }
 
 impl Setup {
@@ -75,8 +76,20 @@ impl Setup {
         &self.dir
     }
 
+    /// A server that runs elsewhere, as `--http` or `--sse` with its URL says.
+    pub(crate) fn remote(mut self, option: &str, url: &str) -> Setup {
+        self.remote = Some(format!("--{option} {url}"));
+        self
+    }
+
     pub(crate) fn start(self) -> Session {
-        let relay = Start::relay(&self.options, &self.upstream);
+        let relay = match &self.remote {
+            Some(remote) => {
+                let start = Start::new(super::mcprelay()).arg("run").args(self.options.split_whitespace());
+                start.args(remote.split_whitespace())
+            }
+            None => Start::relay(&self.options, &self.upstream),
+        };
         let relay = match self.wrapper {
             Some(wrapper) => wrapper.args(relay.argv()),
             None => relay,

@@ -99,6 +99,7 @@ pub(super) fn run(args: &ReplayRunAllArgs, out: &mut dyn Write, err: &mut dyn Wr
         force_policy: args.force_policy,
         timeout: args.timeout,
         server: args.server.clone(),
+        remote: args.remote.clone(),
         changes: Vec::new(),
     };
     let context = match Context::load(args.config.as_deref(), options, err) {

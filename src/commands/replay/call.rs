@@ -11,11 +11,12 @@ use super::outcome::Outcome;
 use super::plan::{Plan, against, look_back};
 use super::pool::{Beat, Pool, is_good_after};
 use crate::clock::Clock;
+use crate::ports::link::Reach;
 use crate::ports::log::Log;
 use crate::record::Status;
 use crate::record::json_out::object;
 use crate::record::stored::Record;
-use crate::session::{ServerCommand, SessionError};
+use crate::session::SessionError;
 use crate::store::QUEUE_BUSY;
 use crate::store::queue::{Queue, QueueError, Resolution};
 use crate::wire::splice::quote;
@@ -59,7 +60,7 @@ pub(super) fn make(
     queue: &mut Queue,
     record: &Record,
     plan: &Plan,
-    server: &ServerCommand,
+    server: &Reach,
     unless_replayed: bool,
 ) -> Result<Done, Refusal> {
     let Context { clock, .. } = *means.context;

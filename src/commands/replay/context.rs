@@ -13,6 +13,7 @@ use super::guards::Refusal;
 use super::outcome::Outcome;
 use super::plan::Plan;
 use super::values::Change;
+use crate::cli::Remote;
 use crate::clock::{Clock, Now};
 use crate::commands::records;
 use crate::commands::run::store_settings;
@@ -42,6 +43,8 @@ pub(super) struct Options {
     pub(super) timeout: Option<Duration>,
     /// The server to start instead of the stored one.
     pub(super) server: Option<Vec<OsString>>,
+    /// The remote server instead of the stored one.
+    pub(super) remote: Option<Remote>,
     /// What is put into the arguments, in order.
     pub(super) changes: Vec<Change>,
 }

@@ -49,6 +49,13 @@ impl Outcome {
             Err(error @ SessionError::Timeout(_)) => {
                 failed(Executed::Maybe, FailureClass::Timeout, format!("{error}; the call may have run"))
             }
+            Err(SessionError::Failed(failure)) => match (failure.class, failure.executed) {
+                (FailureClass::Transport, Executed::No) => Err(failure.message),
+                (class, Executed::Maybe) => {
+                    failed(Executed::Maybe, class, format!("{}; the call may have run", failure.message))
+                }
+                (class, executed) => failed(executed, class, failure.message),
+            },
             Err(error @ SessionError::Oversized(_)) => {
                 failed(Executed::Yes, FailureClass::NonRetryable, error.to_string())
             }

@@ -7,13 +7,16 @@ use std::time::Duration;
 use super::arguments::{Marked, marked, set};
 use super::context::{Context, Options};
 use super::guards::{Earlier, Facts, Refusal, earlier, of_queue, refusals};
+use crate::cli::Remote;
+use crate::config::Url;
 use crate::policy::Verdict;
+use crate::ports::http::RemoteServer;
+use crate::ports::link::Reach;
 use crate::record::hash::arguments_hash;
 use crate::record::redact::{MARKER, Masked};
 use crate::record::stored::{Record, stored_key};
 use crate::record::{Executed, Transport};
 use crate::retry::Reliability;
-use crate::session::ServerCommand;
 use crate::store::queue::Queue;
 use crate::wire::json::{Json, Kind};
 
@@ -30,8 +33,8 @@ pub(super) struct Plan {
     pub(super) key_to_send: Option<String>,
     hash: String,
     pub(super) verdict: Verdict,
-    /// What to start; `Err` if the stored one cannot be started.
-    pub(super) server: Result<ServerCommand, Refusal>,
+    /// What to start or reach; `Err` if the stored one cannot be.
+    pub(super) server: Result<Reach, Refusal>,
     pub(super) timeout: Duration,
     /// The arguments are the sealed original.
     pub(super) unsealed: bool,
@@ -85,7 +88,7 @@ pub(super) fn plan(context: &Context, record: &Record) -> Result<Plan, Refusal> 
         key,
         key_to_send,
         verdict,
-        server: server(context.options.server.as_ref(), record),
+        server: server(context, record),
         timeout: context.options.timeout.unwrap_or(tool.timeout),
         arguments,
         unsealed,
@@ -110,29 +113,42 @@ fn is_hashed(key: &str) -> bool {
     hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// What to start for the record.
-fn server(given: Option<&Vec<OsString>>, record: &Record) -> Result<ServerCommand, Refusal> {
-    if let Some(argv) = given {
-        return Ok(ServerCommand { argv: argv.clone(), cwd: None });
+/// What to start or reach for the record.
+fn server(context: &Context, record: &Record) -> Result<Reach, Refusal> {
+    if let Some(argv) = &context.options.server {
+        return Ok(Reach::Command { argv: argv.clone(), cwd: None });
+    }
+    let remote = |url, sse, is_own| {
+        let settings = context.settings.http.clone();
+        Reach::Remote(Box::new(RemoteServer { url, sse, settings, is_own }))
+    };
+    if let Some(Remote { url, sse }) = &context.options.remote {
+        return Ok(remote(url.clone(), *sse, true));
     }
     let stored = record.command();
-    let advice = format!("name the server: mcprelay replay run {} -- <command> [args…]", record.id);
+    let is_remote = record.server.transport == Transport::Http;
+    let form = if is_remote { "--http <url>" } else { "-- <command> [args…]" };
+    let advice = format!("name the server: mcprelay replay run {} {form}", record.id);
     let refuse = |kind, text: String| Err(Refusal::new(kind, format!("{text}; {advice}")));
-    if record.server.transport == Transport::Http {
-        return refuse("server_http", format!("its server is remote ({stored}), which is not yet available"));
-    }
     if record.server.argv.iter().any(|arg| arg.contains(MARKER)) {
         return refuse("server_redacted", format!("its server's command was redacted ({stored})"));
     }
     if record.server.argv.is_empty() {
         return refuse("server_unknown", "its server's command is not known".to_owned());
     }
+    if is_remote {
+        return match record.server.argv.first().map(|url| Url::parse(url)) {
+            // Whose URL the flat form of the settings belongs to is known of `--http` alone.
+            Some(Ok(url)) => Ok(remote(url, false, false)),
+            Some(Err(_)) | None => refuse("server_unknown", format!("its server's URL is not one ({stored})")),
+        };
+    }
     let cwd = record.server.cwd.as_ref().map(PathBuf::from);
     if let Some(cwd) = cwd.as_ref().filter(|cwd| !cwd.is_dir()) {
         let text = format!("its server ran in {}, which is no directory any more", cwd.display());
         return refuse("server_directory", text);
     }
-    Ok(ServerCommand { argv: record.server.argv.iter().map(OsString::from).collect(), cwd })
+    Ok(Reach::Command { argv: record.server.argv.iter().map(OsString::from).collect(), cwd })
 }
 
 /// The earlier execution that the record repeats.

@@ -5,8 +5,9 @@ use std::time::Duration;
 use crossbeam_channel::Receiver;
 
 use crate::clock::Clock;
+use crate::ports::link::Reach;
 use crate::ports::log::Log;
-use crate::session::{Aside, Limits, ServerCommand, Session, SessionError, ToolList};
+use crate::session::{Aside, Limits, Session, SessionError, ToolList};
 
 /// Servers that run at the same time; beyond it the one that was idle for longest ends.
 const RUNNING_MAX: usize = 16;
@@ -24,11 +25,11 @@ pub(super) struct Pool {
     log: Log,
     stop: Receiver<()>,
     /// The one that was used last stands last.
-    idle: Vec<(ServerCommand, Session)>,
+    idle: Vec<(Reach, Session)>,
     /// A server that did not start is not tried again for every call of a long run.
-    failed: Vec<(ServerCommand, String)>,
+    failed: Vec<(Reach, String)>,
     /// What servers offer, once it was asked for.
-    tools: Vec<(ServerCommand, Result<ToolList, String>)>,
+    tools: Vec<(Reach, Result<ToolList, String>)>,
 }
 
 impl Pool {
@@ -41,7 +42,7 @@ impl Pool {
     ///
     /// # Errors
     /// Why the server does not start, now or earlier.
-    pub(super) fn take(&mut self, server: &ServerCommand, beat: Option<Beat>) -> Result<(Session, bool), String> {
+    pub(super) fn take(&mut self, server: &Reach, beat: Option<Beat>) -> Result<(Session, bool), String> {
         if let Some(at) = self.idle.iter().position(|(known, _)| known == server) {
             let (_, mut session) = self.idle.remove(at);
             session.mind(beat);
@@ -49,6 +50,11 @@ impl Pool {
         }
         if let Some((_, error)) = self.failed.iter().find(|(known, _)| known == server) {
             return Err(error.clone());
+        }
+        if let Reach::Remote(remote) = server
+            && let Some(note) = remote.withheld()
+        {
+            self.log.diagnose(note);
         }
         let aside = Aside { stop: self.stop.clone(), beat };
         match Session::start_minding(server.clone(), self.limits, self.clock, &self.log, aside) {
@@ -61,7 +67,7 @@ impl Pool {
     }
 
     /// Keeps a conversation for the next call.
-    pub(super) fn put(&mut self, server: ServerCommand, mut session: Session) {
+    pub(super) fn put(&mut self, server: Reach, mut session: Session) {
         session.mind(None);
         if self.idle.len() >= RUNNING_MAX {
             let (_, oldest) = self.idle.remove(0);
@@ -74,7 +80,7 @@ impl Pool {
     ///
     /// # Errors
     /// Why they are not known.
-    pub(super) fn tools(&mut self, server: &ServerCommand) -> Result<ToolList, String> {
+    pub(super) fn tools(&mut self, server: &Reach) -> Result<ToolList, String> {
         if let Some((_, list)) = self.tools.iter().find(|(known, _)| known == server) {
             return list.clone();
         }
@@ -103,7 +109,7 @@ impl Pool {
 /// Whether a conversation is still good for another call after this answer.
 pub(super) fn is_good_after<T>(answer: &Result<T, SessionError>) -> bool {
     match answer {
-        Ok(_) | Err(SessionError::Oversized(_)) => true,
+        Ok(_) | Err(SessionError::Oversized(_) | SessionError::Failed(_)) => true,
         // A server that works on a call that was given up may keep the next one waiting.
         Err(SessionError::Timeout(_) | SessionError::Stopped { .. }) => false,
         Err(SessionError::Closed { .. } | SessionError::Unreachable(_)) => false,

@@ -30,6 +30,7 @@ pub(super) fn run(args: &ReplayRunArgs, out: &mut dyn Write, err: &mut dyn Write
         force_policy: args.force_policy,
         timeout: args.timeout,
         server: args.server.clone(),
+        remote: args.remote.clone(),
         changes,
     };
     let context = match Context::load(args.config.as_deref(), options, err) {

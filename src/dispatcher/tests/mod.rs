@@ -10,6 +10,7 @@ mod golden;
 mod ids;
 mod late;
 mod pressure;
+mod remote;
 mod subscriptions;
 mod timing;
 mod walk;

@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::event::{Level, ProcessEnd};
+use super::super::event::{Level, ProcessEnd, RequestFailure};
 use super::super::sim::{Sim, Store, cancel, correlation_of};
 use crate::exit::ExitStatus;
+use crate::record::{Executed, FailureClass};
 use crate::retry::{RetryPlan, Rng};
 use crate::wire::message::{FromUpstream, Role, from_upstream};
 
@@ -220,7 +221,15 @@ impl Walk {
                 let line = self.client_line();
                 self.sim.client(line);
             }
-            35..=74 if intake.upstreams => {
+            // What may have left and failed alone, as an exchange with a remote server does.
+            35..=38 if intake.upstreams => {
+                let class = self.pick(&[FailureClass::Transport, FailureClass::Transport, FailureClass::NonRetryable]);
+                let (executed, message) = (self.pick(&[Executed::Maybe, Executed::Yes]), "no".to_owned());
+                let failure = RequestFailure { class, executed, retry_after: None, message, detail: None };
+                let attempt = self.some_attempt();
+                self.sim.request_fails(attempt, failure);
+            }
+            39..=74 if intake.upstreams => {
                 let line = self.upstream_line();
                 self.sim.upstream(line);
             }
