@@ -643,9 +643,9 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     fn start(limits: Limits, aside: Aside) -> SessionError {
-        let argv = ["sh", "-c", "cat >/dev/null"].map(OsString::from).to_vec();
+        let argv = ["sh", "-c", "cat >/dev/null"].map(std::ffi::OsString::from).to_vec();
         let log = Log::start(std::io::sink(), |_| String::new()).expect("a thread");
-        let started = Session::start_minding(ServerCommand { argv, cwd: None }, limits, Clock::start(), &log, aside);
+        let started = Session::start_minding(Reach::Command { argv, cwd: None }, limits, Clock::start(), &log, aside);
         started.err().expect("a server that says nothing does not open")
     }
 
