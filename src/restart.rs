@@ -24,7 +24,7 @@ pub struct RestartSettings {
 impl Default for RestartSettings {
     fn default() -> RestartSettings {
         RestartSettings {
-            enabled: false,
+            enabled: true,
             max: 5,
             window: Duration::from_secs(60),
             base: Duration::from_millis(250),
