@@ -24,7 +24,7 @@ pub struct RestartSettings {
 impl Default for RestartSettings {
     fn default() -> RestartSettings {
         RestartSettings {
-            enabled: true,
+            enabled: false,
             max: 5,
             window: Duration::from_secs(60),
             base: Duration::from_millis(250),

@@ -41,19 +41,3 @@ fn sql_5_records_sort_in_the_order_they_were_made_while_the_calendar_goes_back()
     let events: Vec<&String> = sim.events.iter().map(|event| &event.id).collect();
     assert!(events.is_sorted(), "{events:?}");
 }
-
-#[test]
-fn a_machine_that_slept_fires_every_timer_once_and_takes_what_came_first() {
-    let mut sim = Sim::new();
-    sim.call(1, "pay");
-    sim.call(2, "safe_echo");
-    sim.jump(3_600_000);
-    // The answer waited in the pipe.
-    sim.result(1, "{}");
-    assert_eq!(sim.last_answer()["id"], 1);
-    assert_eq!(sim.letters.len(), 0, "the other is tried again");
-    sim.run_for(100);
-    sim.result(sim.last_sent(), "{}");
-    assert_eq!(sim.last_answer()["id"], 2);
-    sim.assert_at_rest();
-}

@@ -18,7 +18,7 @@ fn sim_at(rate: u32, fault: Fault, when: When) -> Sim {
     let rule = FaultRule { tool: Glob::new("*bad*"), rate, fault, when };
     let mut sim = Sim::with(|settings| {
         settings.faults = Some(Faults { seed: Some(11), rules: vec![rule] });
-        settings.restart = RestartSettings::default();
+        settings.restart = RestartSettings { enabled: true, ..RestartSettings::default() };
     });
     sim.client(r#"{"jsonrpc":"2.0","id":"one","method":"tools/list"}"#);
     sim.result(sim.last_sent(), "{}");

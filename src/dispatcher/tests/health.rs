@@ -53,29 +53,6 @@ fn a_modern_server_is_asked_what_it_knows() {
 }
 
 #[test]
-fn a_hang_ends_the_process_step_by_step_and_starts_another() {
-    let mut sim = legacy(true);
-    sim.run_until(34_000);
-    sim.call(1, "safe_echo");
-    sim.skip();
-    sim.run_until(34_999);
-    sim.expect("");
-    sim.run_until(37_000);
-    let lines = sim.take_lines();
-    assert_eq!(lines[0], "!close");
-    assert_eq!(lines.last().map(String::as_str), Some("!term"));
-    sim.run_until(40_000);
-    let killed = sim.take_lines();
-    assert!(killed.contains(&"!kill".to_owned()), "{killed:?}");
-    sim.upstream_exits(crate::dispatcher::event::ProcessEnd::Signal(9), &[]);
-    sim.upstream_closes(&[]);
-    sim.run_for(300);
-    let told = sim.take_lines();
-    assert!(told[0].starts_with("!diag the server did not answer a health check within 5000 ms"), "{told:?}");
-    assert!(told.contains(&"!start 2".to_owned()), "{told:?}");
-}
-
-#[test]
 fn without_restarts_a_hang_ends_the_session() {
     let mut sim = legacy(false);
     sim.run_until(35_000);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::event::{Level, ProcessEnd};
-use super::super::sim::{Sim, Store};
+use super::super::sim::Sim;
 use crate::exit::ExitStatus;
 use crate::record::{Executed, FailureClass};
 use crate::restart::RestartSettings;
@@ -14,7 +14,7 @@ const TOLD: &str = r#"{"protocolVersion":"2025-11-25","capabilities":{"tools":{"
 
 /// Restarts with the default limits and, but for the jitter, known delays.
 fn sim() -> Sim {
-    Sim::with(|settings| settings.restart = RestartSettings::default())
+    Sim::with(|settings| settings.restart = RestartSettings { enabled: true, ..RestartSettings::default() })
 }
 
 /// After a legacy opening.
@@ -54,62 +54,12 @@ fn frames(sim: &Sim, from: usize) -> Vec<String> {
 }
 
 #[test]
-fn a_new_process_is_opened_with_the_clients_own_frames() {
-    let mut sim = legacy();
-    let sent = sim.to_upstream.len();
-    sim.upstream_dies(1);
-    next_start(&mut sim);
-    assert_eq!(
-        frames(&sim, sent),
-        [
-            r#"{"jsonrpc":"2.0","id":4,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{}},"_meta":{}}}"#
-        ]
-    );
-    sim.skip();
-    sim.result(4, TOLD);
-    // The answer is nobody's; the lists may differ, and changes of tools were announced.
-    sim.expect(
-        r#"
-        >u {"jsonrpc":"2.0","method":"notifications/initialized"}
-        >c {"jsonrpc":"2.0","method":"notifications/tools/list_changed"}
-    "#,
-    );
-    sim.call(1, "pay");
-    sim.result(sim.last_sent(), "{}");
-    assert_eq!(sim.last_answer()["id"], 1);
-    sim.client_closes();
-    sim.upstream_dies(0);
-    assert_eq!(sim.run_to_exit(), ExitStatus::Success);
-}
-
-#[test]
 fn the_old_group_is_ended_before_the_new_process_begins() {
     let mut sim = modern();
     sim.upstream_dies(1);
     next_start(&mut sim);
     let steps: Vec<String> = sim.take_lines().into_iter().filter(|line| !line.starts_with("!diag")).collect();
     assert_eq!(steps, ["!close", "!term", "!kill", "!start 2"]);
-}
-
-#[test]
-fn what_may_have_run_is_not_repeated_and_what_is_safe_is() {
-    let mut sim = modern();
-    sim.call(1, "pay");
-    sim.call(2, "safe_echo");
-    let sent = sim.sent().len();
-    sim.client(r#"{"jsonrpc":"2.0","id":3,"method":"ping"}"#);
-    sim.upstream_dies(1);
-    assert_eq!(sim.letters.len(), 1);
-    assert_eq!((sim.letters[0].class, sim.letters[0].executed), (FailureClass::Transport, Executed::Maybe));
-    let ping: serde_json::Value = serde_json::from_slice(&sim.to_client[1]).expect("JSON");
-    assert_eq!(ping["error"]["data"]["mcprelay"]["class"], "upstream_closed");
-    next_start(&mut sim);
-    sim.run_for(1_000);
-    assert_eq!(sim.sent().len(), sent + 2, "the ping, and one new attempt");
-    sim.result(sim.last_sent(), "{}");
-    assert_eq!(sim.last_answer()["id"], 2);
-    assert_eq!(sim.events.last().map(|event| event.attempts), Some(2));
-    sim.assert_at_rest();
 }
 
 #[test]
@@ -154,7 +104,8 @@ fn the_attempts_own_time_begins_when_the_new_process_is_ready() {
 #[test]
 fn the_whole_calls_time_goes_on_between_two_lives() {
     let mut sim = Sim::with(|settings| {
-        settings.restart = RestartSettings { base: Duration::from_secs(20), ..RestartSettings::default() };
+        settings.restart =
+            RestartSettings { base: Duration::from_secs(20), enabled: true, ..RestartSettings::default() };
         settings.reliability.max_total = Some(Duration::from_millis(5_000));
     });
     sim.client(INITIALIZE);
@@ -221,31 +172,6 @@ fn a_new_process_that_refuses_or_forgets_initialize_is_replaced_too() {
     sim.call(1, "pay");
     sim.result(sim.last_sent(), "{}");
     assert_eq!(sim.last_answer()["id"], 1);
-}
-
-#[test]
-fn prc_8_a_crash_loop_ends_with_a_clear_error() {
-    let mut sim = modern();
-    sim.store = Store::After(10);
-    let mut starts = Vec::new();
-    for _ in 0..5 {
-        sim.upstream_dies(1);
-        next_start(&mut sim);
-        starts.push(sim.now());
-    }
-    let waits: Vec<u64> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    assert!(waits.windows(2).all(|pair| pair[1] >= pair[0]) && waits[3] >= 2_000, "{waits:?}");
-    sim.skip();
-    sim.upstream_dies(1);
-    let lines = sim.take_lines();
-    assert_eq!(
-        lines[0],
-        "!diag the server exited with status 1; it was started again 5 times within 60 s and is given up (upstream.restart.max is 5)"
-    );
-    sim.call(1, "pay");
-    let error = "tool \"pay\": the server exited with status 1";
-    assert_eq!(sim.run_to_exit(), ExitStatus::Upstream);
-    assert_eq!(sim.last_answer()["error"]["message"], error);
 }
 
 #[test]
